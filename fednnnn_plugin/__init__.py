@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from fednnnn_plugin.reporting.frames import read_runs as read_runs
     from fednnnn_plugin.reporting.frames import summary as summary
     from fednnnn_plugin.reporting.page import report as report
+    from fednnnn_plugin.reporting.result_tables import class_results as class_results
+    from fednnnn_plugin.reporting.result_tables import client_results as client_results
     from fednnnn_plugin.run_folder.nwda import NWDARecorder as NWDARecorder
     from fednnnn_plugin.server.average import UpdateAccumulator as UpdateAccumulator
     from fednnnn_plugin.server.rules import rule as rule
@@ -57,6 +59,8 @@ _HOMES = {
     "Tuning": "tuning.tuning",
     "UpdateAccumulator": "server.average",
     "UserError": "errors",
+    "class_results": "reporting.result_tables",
+    "client_results": "reporting.result_tables",
     "layer_norms": "reporting.frames",
     "load_model": "assembly.load_model",
     "partition": "data.partition",

@@ -36,6 +36,10 @@ class Label(NamedTuple):
     text: str
 
 
+#: Marks a quantity that a record has only where it is known.
+IF_KNOWN = "if known"
+
+
 @dataclass(frozen=True)
 class Seconds:
     """Wall time of the parts of a round."""
@@ -86,6 +90,16 @@ def kept_clients(every: Iterable[ClientRecord]) -> tuple[ClientRecord, ...]:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Of a result by client, or by class: each of them counts once."""
+
+    mean: Finite
+    std: Amount  #: standard deviation of all of them, not of a sample
+    worst_10: Finite  #: mean of the worst tenth of them, rounded up
+    worst: Finite
+
+
+@dataclass(frozen=True)
 class LayerRecord:
     """The norms of one module, including its part of the server step."""
 
@@ -111,6 +125,12 @@ class RoundRecord:
     served_test_acc: Annotated[Share | None, Tag("Test/ServedAcc")]  #: where asked for
     served_test_loss: Annotated[Finite | None, Tag("Test/ServedLoss")]
     served_test_metrics: Annotated[Mapping[str, Finite | None] | None, Tag("Test/Served")]
+    #: of the accuracy on each client's own test part
+    client_acc: Annotated[Spread | None, Tag("Test/ClientAcc"), IF_KNOWN] = None
+    #: of the mean loss there, the worst of which are the largest
+    client_loss: Annotated[Spread | None, Tag("Test/ClientLoss"), IF_KNOWN] = None
+    #: of the accuracy on the test samples of each class
+    class_acc: Annotated[Spread | None, Tag("Test/ClassAcc"), IF_KNOWN] = None
     mean_update_norm: Amount  #: N
     mean_client_norm: Amount  #: E
     orthogonal_norm: Amount  #: what N is where all clients' updates are orthogonal
@@ -129,13 +149,14 @@ class RoundRecord:
     degenerate: bool  #: N was near 0: the served model did not change
     seconds: Annotated[Seconds, Tag("")]  #: of its parts
     #: η of the round; on record where it has a schedule
-    client_learning_rate: Annotated[Amount | None, Tag("Train/LearningRate")] = None
+    client_learning_rate: Annotated[Amount | None, Tag("Train/LearningRate"), IF_KNOWN] = None
 
     def to_json(self) -> str:
         """Return the record as one line."""
         values = asdict(self)
-        if self.client_learning_rate is None:
-            del values["client_learning_rate"]
+        for name in _IF_KNOWN:
+            if values[name] is None:
+                del values[name]
         return json.dumps(values, allow_nan=False)
 
     def tagged(self) -> dict[str, float]:
@@ -155,6 +176,7 @@ _TAGS = {
     for extra in getattr(hint, "__metadata__", ())
     if isinstance(extra, Tag)
 }
+_IF_KNOWN = [name for name, hint in _HINTS.items() if IF_KNOWN in getattr(hint, "__metadata__", ())]
 NORMS: dict[str, str] = {
     name: extra.text
     for name, hint in get_type_hints(LayerRecord, include_extras=True).items()
@@ -207,6 +229,8 @@ def _kinds(of: Any, prefix: str = "") -> Iterator[tuple[str, type]]:
             yield prefix + name, kind
 
 
-#: The numbers of every record by their columns, with their types.
+#: The numbers of records by their columns, with their types.
 NUMBERS: dict[str, type] = dict(_kinds(RoundRecord))
 del NUMBERS["schema"]
+#: Those that not every record has.
+NOT_ALWAYS = frozenset(n for n in NUMBERS if n.partition(".")[0] in _IF_KNOWN)

@@ -85,13 +85,16 @@ def own_code(tmp_path, monkeypatch, rules_taken_back: None) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def content() -> Callable[[Path], tuple[object, ...]]:
-    """Read a run's model, its newest checkpoint's name, a digest, and its records but for times."""
+    """Read a run's model, its newest checkpoint's name, a digest, its records but for times, and
+    its tables.
+    """
 
     def read(folder: Path) -> tuple[object, ...]:
         newest = max(path.name for path in (folder / "checkpoint").iterdir())
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         records = [json.loads(line) | {"seconds": None} for line in lines]
-        return (folder / "model.safetensors").read_bytes(), newest, records
+        tables = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
+        return (folder / "model.safetensors").read_bytes(), newest, records, tables
 
     return read
 

@@ -62,11 +62,13 @@ def make_executor(
     room: int = 0,
     *,
     forked: bool = True,
+    classes: int = 0,
 ) -> Executor:
     """Return what trains clients, at most ``most`` in a group, by so many workers.
 
     What is not the package's own trains with the global generators seeded for it, and, where it
-    may be ``forked``, in processes. ``room`` is for a batch of the test: bytes of a GPU.
+    may be ``forked``, in processes. ``room`` is for a batch of the test: bytes of a GPU. Of so many
+    ``classes`` the test counts each.
     """
     model, data, device, trainer, _, functions, _ = inputs
     own_test = _own_test(inputs, seed)
@@ -87,6 +89,7 @@ def make_executor(
         seed=own_seed,
         loss=sgd.loss,
         metrics=functions.metrics,
+        classes=classes,
     )
     any_order = inputs.are_ours or _takes_any_order(inputs, side_by_side, seed)
     if not isinstance(data, FederatedData):
@@ -112,6 +115,18 @@ def make_executor(
         groups = GroupSGD(sgd, model, batches.images, batches.labels, normalise, graphs)
         training = TrainTogether(groups, batches, own_seed, ahead=on_gpu)
     return executor(training, own_test or batches)
+
+
+def check_results(inputs: Inputs, *, by_client: bool, by_class: bool) -> None:
+    """Refuse results by client or class that the data or a custom test do not give."""
+    data, key = inputs.data, "per_client" if by_client else "per_class"
+    if (by_client or by_class) and (inputs.trainer or inputs.tester):
+        raise UserError(f"validation_args.{key}: a custom trainer or aggregator tests by its own")
+    if by_client and not data.has_client_tests:
+        raise UserError(
+            "validation_args.per_client: the data have no test part for each client: must be "
+            "false; of arrays one is held out, of Datasets and DataLoaders none"
+        )
 
 
 def try_out(inputs: Inputs, trial: Callable[[], T], where: str, *, forked: bool) -> T:

@@ -13,7 +13,12 @@ from pathlib import Path
 import torch
 
 from fednnnn_plugin.assembly.alike import check_same_inputs, check_same_start
-from fednnnn_plugin.assembly.executors import make_executor, try_out, why_alone
+from fednnnn_plugin.assembly.executors import (
+    check_results,
+    make_executor,
+    try_out,
+    why_alone,
+)
 from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule, thresholds
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.load_model import model_metadata
@@ -48,6 +53,7 @@ from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.processes.ranks import Ranks, agreed
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.rounds.batches import LoaderData, client_steps
+from fednnnn_plugin.rounds.client_results import NO_CLASSES, classes_of
 from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.groups import kept_widths, room_on, widest_group, width_in
@@ -58,6 +64,7 @@ from fednnnn_plugin.run_folder.folder import Mode, RunFolder
 from fednnnn_plugin.run_folder.log_file import run_log
 from fednnnn_plugin.run_folder.provenance import commit, versions
 from fednnnn_plugin.run_folder.records import MetricsFile, Summary
+from fednnnn_plugin.run_folder.results import ResultTables
 from fednnnn_plugin.run_folder.round_watch import RoundWatch
 from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import is_own, on_threads
@@ -243,7 +250,11 @@ def _federation(
     sgd = local_sgd(recipe, inputs.functions, data.num_classes)
     # A model's code may ask for more, which is for no longer than the call.
     unchanged_threads = partial(on_threads, torch.get_num_threads())
+    validation = recipe.validation_args
+    by_client, by_class = bool(validation.per_client), bool(validation.per_class)
     with agreed(ranks), unchanged_threads():
+        check_results(inputs, by_client=by_client, by_class=by_class)
+        classes = classes_of(data, train.client_weighting) if by_class else NO_CLASSES
         model = own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
         if inputs.trainer is None:
             scorers = [each for each in recipe.validation_args.metrics or () if not is_own(each)]
@@ -267,7 +278,8 @@ def _federation(
     server = Server(recipe.rule, recipe.rule_settings, layout_of(model), data.num_clients)
     most, forked = max(widths.values()), settings.worker_num != 1
     with unchanged_threads():
-        made = make_executor(inputs, sgd, seed, most, workers, room, forked=forked)
+        counted = len(classes.names)
+        made = make_executor(inputs, sgd, seed, most, workers, room, forked=forked, classes=counted)
     with made as executor:
         start = server.start(named_tensors(model))
         vectors = None
@@ -277,7 +289,12 @@ def _federation(
             vectors = ClientVectors(method, sgd, steps, start.served, ranks, kept_in, seed)
         plan = schedule(recipe, data, ranks.size if room else 1, inputs.functions)
         following = () if ranks.rank else followers
-        federation = Federation(plan, server, executor, ranks, following, widths, vectors)
+        tables = None if ranks.rank else ResultTables(files.path, files.check_held)
+        federation = Federation(
+            *(plan, server, executor, ranks, following, widths, vectors),
+            tables=tables,
+            classes=classes,
+        )
         yield federation, TrainState(start, method=vectors.start() if vectors else NO_STATE)
 
 

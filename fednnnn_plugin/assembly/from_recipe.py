@@ -167,6 +167,7 @@ def schedule(
         sampler=functions.sampler,
         test_every=validation.frequency_of_the_test,
         test_served=validation.test_served,
+        per_client=validation.per_client or False,
         max_client_failures=train.max_client_failures,
         max_client_norm=train.max_client_norm,
         least_groups=least_groups,

@@ -115,6 +115,10 @@ class Run:
     summary: Summary | None
     was_finished: bool = False
 
+    def __fspath__(self) -> str:
+        """Return the folder, for functions that take a path, such as :func:`read_runs`."""
+        return str(self.folder)
+
 
 def run(
     recipe: Path | str,

@@ -50,6 +50,8 @@ class RunWriter:
     def restore(self) -> None:
         """Take the state from the newest whole checkpoint; nothing is written."""
         federation, path = self._federation, self._checkpoints.path
+        if federation.tables:
+            federation.tables.check()
         recorded = self._metrics.rounds()
         vectors = federation.vectors
         checkpoint = self._checkpoints.load(recorded, vectors.check if vectors else None)
@@ -83,6 +85,8 @@ class RunWriter:
     def begin(self) -> None:
         """Drop what is on record of the rounds that are to be done."""
         self._metrics.cut(self.train_state.round)
+        if tables := self._federation.tables:
+            tables.cut(self.train_state.round)
         self._prune()
         if self.train_state.round < self._federation.schedule.rounds:
             self._folder.summary.unlink(missing_ok=True)  # of the shorter run that this extends
@@ -119,6 +123,8 @@ class RunWriter:
             return
         self._folder.check_held()
         self._metrics.sync()
+        if federation.tables:
+            federation.tables.sync()
         evaluation = federation.server.layout.state_dict(train_state.server.evaluation)
         tied = {name: evaluation[first].clone() for name, first in self._tied.items()}
         content = safetensors.torch.save(evaluation | tied, self._metadata)

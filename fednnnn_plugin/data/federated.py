@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.data.class_counts import client_counts
-from fednnnn_plugin.data.holdout import hold_out
+from fednnnn_plugin.data.holdout import hold_out, hold_out_of_each
 from fednnnn_plugin.data.images import ImageDataset, Normalisation, are_classes
 from fednnnn_plugin.data.natural import NATURAL, natural_rules
 from fednnnn_plugin.data.own_data import UserData, bring_data, load_own_data
@@ -43,6 +43,9 @@ class FederatedData:
     are positions in the training tensors, int64 [n_k], and those of ``client_test_indices`` in the
     test tensors; the latter is empty where no client has test samples of its own. The fingerprint
     is of what a user brought.
+
+    With ``client_holdouts`` clients are tested on these of their training samples instead, on which
+    none trains.
     """
 
     train_images: Tensor
@@ -55,6 +58,7 @@ class FederatedData:
     fingerprint: Fingerprint = field(default_factory=dict)
     normalisation: Normalisation | None = None
     client_test_indices: tuple[Tensor, ...] = ()
+    client_holdouts: tuple[Tensor, ...] = ()
 
     @property
     def num_clients(self) -> int:
@@ -65,11 +69,17 @@ class FederatedData:
         """n_k."""
         return len(self.client_indices[client])
 
-    def own_test(self, client: int) -> Tensor | None:
-        """Return the positions of a client's own test samples; None where it has none."""
-        if not self.client_test_indices or not len(self.client_test_indices[client]):
-            return None
-        return self.client_test_indices[client]
+    @property
+    def tested_on(self) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Inputs, labels, and the positions in them that each client is tested on; maybe none."""
+        if self.client_holdouts:
+            return self.train_images, self.train_labels, self.client_holdouts
+        return self.test_images, self.test_labels, self.client_test_indices
+
+    @property
+    def has_client_tests(self) -> bool:
+        """Tell whether a client has a test part."""
+        return any(map(len, self.tested_on[2]))
 
     def normalised(self, inputs: Tensor) -> Tensor:
         """Return inputs of this data, on the CPU, as a model takes them."""
@@ -103,18 +113,23 @@ def load_federated(spec: DataSpec, brought: UserData | None = None) -> Federated
         )
     if spec.validation_fraction:
         dataset = hold_out(dataset, spec.validation_fraction, spec.seed)
-    pixels = dataset.pixels
+    pixels, split, held = dataset.pixels, dataset.split, tuple[Tensor, ...]()
+    clients = split.train or _dealt(pixels.train_labels, spec)
+    if spec.client_holdout and not split.test:
+        labels, share = pixels.train_labels, spec.client_holdout
+        clients, held = hold_out_of_each(labels, clients, share, spec.seed)
     return FederatedData(
         pixels.train_images,
         pixels.train_labels,
-        dataset.split.train or _dealt(pixels.train_labels, spec),
+        clients,
         pixels.test_images,
         pixels.test_labels,
         len(dataset.class_names),
         dataset.class_names,
         fingerprint,
         dataset.normalisation,
-        dataset.split.test,
+        split.test,
+        held,
     )
 
 

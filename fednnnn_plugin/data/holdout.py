@@ -35,6 +35,25 @@ def _parted(pixels: Pixels, drawn: Tensor) -> Pixels:
     return Pixels(images[~drawn], labels[~drawn], images[drawn], labels[drawn])
 
 
+def hold_out_of_each(
+    labels: Tensor, clients: Sequence[Tensor], fraction: float, seed: int
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Divide each client's positions into those it trains on, and those it is tested on.
+
+    Of a client's n samples it is tested on ``fraction * n``, rounded, at least 1 and at most n - 1,
+    with the classes in its proportions; of a single sample on none. Both keep the client's order.
+    """
+    left, held = [], []
+    for client, positions in enumerate(clients):
+        own, n = labels[positions], len(positions)
+        count = min(max(round(fraction * n), 1), n - 1)
+        rng = np.random.default_rng(derive_seed(seed, "client holdout", client))
+        drawn = _drawn(own, count, rng)
+        left.append(positions[~drawn])
+        held.append(positions[drawn])
+    return tuple(left), tuple(held)
+
+
 def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
     """Split the training images into a training and a validation part (paper, appendix, Step 1).
 

@@ -24,6 +24,7 @@ class DataSpec:
     num_clients: int
     seed: int
     validation_fraction: float = 0.0
+    client_holdout: float = 0.0  # of each client's samples, to test it on them
     data_dir: Path | None = None
     image_size: tuple[int, int] | None = None
     test_fraction: float = 0.2

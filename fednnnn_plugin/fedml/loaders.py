@@ -153,6 +153,11 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
         sizes={k: 0 if k in without else sizes[k] for k in range(num_clients)},
         test_loader=test_batches(dataset),
         num_classes=dataset[7],
+        client_tests={
+            client: loader
+            for client, loader in (test_loaders or {}).items()
+            if client in range(num_clients) and has_data(loader)
+        },
     )
 
 

@@ -15,6 +15,7 @@ _BY_CLASS = ("data_args.partition_method", "dirichlet_by_class")
 _NATURAL = ("data_args.partition_method", "natural")
 _FREE = (_BY_CLASS[1], _NATURAL[1])  # leave the sizes free
 _POWER_LAW = ("data_args.partition_sizes", "power_law")
+_PER_CLIENT = tuple(("validation_args.per_client", value) for value in (True, "end"))
 _CROSS_SILO = (("common_args.training_type", "cross_silo"),)
 _FOLDER_OF = {
     "image_folder": "a folder with a folder for each class",
@@ -31,6 +32,7 @@ _OF_SOME = {
     "data_args.partition_alpha": (("data_args.partition_method", "dirichlet"), _BY_CLASS),
     "data_args.min_samples": (_POWER_LAW, _BY_CLASS, _NATURAL),
     "data_args.power_law_exponent": (_POWER_LAW,),
+    "validation_args.holdout": _PER_CLIENT,
     "train_args.client_threads": _CROSS_SILO,
     "train_args.start_round": _CROSS_SILO,
     "tracking_args.server_state_path": _CROSS_SILO,
@@ -87,7 +89,10 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
         section, key = name.split(".")
         value, unused = attrgetter(name)(recipe), SECTIONS[section].model_fields[key].default
         if value != unused and all(_value(recipe, other) != user for other, user in users):
-            of = " or ".join(f"{other.split('.')[1]} {user}" for other, user in users)
+            of = " or ".join(
+                f"{other.split('.')[1]} {user if isinstance(user, str) else shown(user)}"
+                for other, user in users
+            )
             hint = f"leave it out or at {shown(unused)}"
             if users[0] == _FOLDERS[0] and is_own(data.dataset):
                 hint = "an argument of your function needs another name"
@@ -114,7 +119,10 @@ def _of_training(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _unmeasured(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Say which metric that a recipe is to be stopped by it does not measure."""
+    """Say what would not be measured of a run that is to be stopped early."""
+    if recipe.validation_args.per_client == "end" and recipe.validation_args.stop:
+        why = "stop may end the run before its last round; must be true, or leave stop out"
+        yield "validation_args.per_client", f"end: {why}"
     metric = (recipe.validation_args.stop or {}).get("metric", "accuracy")
     measured = [*metric_names(recipe.validation_args.metrics), "accuracy", "loss"]
     if metric not in measured:

@@ -14,6 +14,8 @@ from fednnnn_plugin.recipe.load import load_recipe
 from fednnnn_plugin.recipe.schema import DataArgs, Recipe
 from fednnnn_plugin.user_code import is_own
 
+HOLDOUT = 0.2  # of each client's samples, where they are to be tested on them
+
 
 def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
     """Return what the recipe says of its data; the user, not the recipe, lets code of theirs run.
@@ -22,6 +24,7 @@ def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
     """
     data = recipe.data_args
     folder = None if data.data_dir is None else expanded(data.data_dir)
+    validation = recipe.validation_args
     return DataSpec(
         **data.model_dump(include=set(DataArgs.model_fields))
         | {"data_cache_dir": data.cache_dir, "data_dir": folder},
@@ -30,6 +33,7 @@ def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
         seed=recipe.common_args.random_seed,
         allow_code=allow_code,
         loss=loss_name(recipe),
+        client_holdout=(validation.holdout or HOLDOUT) if validation.per_client else 0.0,
     )
 
 

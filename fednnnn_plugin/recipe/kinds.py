@@ -197,6 +197,10 @@ RateSchedule = Annotated[
     ),
     BeforeValidator(_numbers_of),
 ]
+PerClient = Annotated[
+    bool | Literal["end"],
+    Field(description="true, false, or end, which is after the last round alone"),
+]
 OptimizerArgs = Annotated[
     dict[str, Any], Field(description="a mapping of an optimizer's arguments to their values")
 ]

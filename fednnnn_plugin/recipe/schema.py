@@ -129,12 +129,15 @@ class TrainArgs(Section):
 
 
 class ValidationArgs(Section):
-    """When the evaluation model is tested, and whether the served one is too."""
+    """When the evaluation model is tested, by what, and whether the served one is too."""
 
     frequency_of_the_test: kinds.Count = 1
     test_served: bool = False
     metrics: kinds.Metrics | None = None
     stop: kinds.Stop | None = None
+    per_client: kinds.PerClient | None = None
+    holdout: kinds.OpenFraction | None = None
+    per_class: bool | None = None
 
 
 class DeviceArgs(Section):

@@ -43,6 +43,16 @@ _SERVED = (
     "it extremely poor."
 )
 _SPREAD = "Median of the clients' update norms; the band reaches from the smallest to the largest"
+_WORST = (
+    "Each client is tested on its own test part, and counts once: the mean of the tenth of the "
+    "clients with the lowest accuracy."
+)
+_QUANTILES = "Median of the clients; the band leaves out the worst and the best tenth of them."
+_DISTRIBUTION = "All clients after the last round, from the worst to the best, of all seeds."
+_CLASSES = (
+    "On the whole test part after the last round. The rarest class has the least weight in the "
+    "average: its share in each client's samples, averaged as the clients' models are."
+)
 _LOSS = "Mean loss of a test: cross-entropy in nats unless the recipe names another loss."
 _MOVES = "The sum of the norms of all server steps so far."
 
@@ -114,6 +124,7 @@ def condition_charts(
         served = partial(figures.accuracy, column="served_test_acc", title="served model")
         title, caption = "Evaluated model and served model", f"{tested} {_SERVED}{band}"
         plans.append(("served", title, caption, [(runs, evaluated), (runs, served)]))
+    plans += _by_part(runs, own, band)
     for column in runs.filter(like="test_metrics."):
         name = column.partition(".")[2]
         draw = partial(figures.metric, name=name)
@@ -123,6 +134,25 @@ def condition_charts(
         chart = _chart(name, title, caption, shown)
         if chart and not (alone and name in ("agreement", "client-norms")):
             yield chart
+
+
+def _by_part(
+    runs: pd.DataFrame, own: list[Panel], band: str
+) -> Iterator[tuple[str, str, str, list[Panel]]]:
+    """The figures of results by client and by class, where there are some."""
+    if "client_acc.worst_10" in runs and runs["client_acc.worst_10"].notna().any():
+        worst = partial(figures.accuracy, column="client_acc.worst_10")
+        title = "Accuracy on the worst tenth of the clients"
+        yield "worst-clients", title, _WORST + band, [(runs, worst)]
+        drawn = partial(figures.client_quantiles, names=False)
+        tested = (part for part, _ in own if part["client_acc.mean"].notna().any())
+        each: list[Panel] = [(part, drawn) for part in tested]
+        yield "client-quantiles", "Accuracy by client", _QUANTILES, each
+        ends: list[Panel] = [(runs, figures.client_distribution)]
+        yield "client-distribution", "Accuracy by client at the end", _DISTRIBUTION, ends
+    if "class_acc.mean" in runs and runs["class_acc.mean"].notna().any():
+        classes: list[Panel] = [(runs, figures.class_accuracy)]
+        yield "class-accuracy", "Accuracy by class at the end", _CLASSES, classes
 
 
 def _paper_s(modules: list[str]) -> list[str]:

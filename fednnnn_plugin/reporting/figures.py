@@ -25,6 +25,7 @@ from matplotlib.ticker import MaxNLocator
 from fednnnn_plugin.data import class_counts
 from fednnnn_plugin.errors import check_known
 from fednnnn_plugin.quantities import NORMS, ClientNorms
+from fednnnn_plugin.reporting import result_figures as results
 from fednnnn_plugin.reporting import search_figures as searched
 from fednnnn_plugin.reporting import split_figures as splits
 from fednnnn_plugin.reporting import style
@@ -39,6 +40,15 @@ P = ParamSpec("P")
 STYLE, search, client_counts = style.STYLE, searched.search, class_counts.client_counts
 partition, client_sizes = splits.partition, splits.client_sizes
 FEW_POINTS, BAND_POINTS = 15, 300
+# Accuracies of a record, by client and by class, and what an axis calls them.
+_OF_PARTS = {
+    f"{of}_acc.{name}": f"accuracy of {what} (%)"
+    for of, all_, tenth, one in (
+        ("client", "the mean client", "the worst 10 % of clients", "the worst client"),
+        ("class", "the mean class", "the worst 10 % of classes", "the worst class"),
+    )
+    for name, what in (("mean", all_), ("worst_10", tenth), ("worst", one))
+}
 
 
 class Lines(TypedDict, total=False):
@@ -157,13 +167,16 @@ def accuracy(
 ) -> Axes:
     """Accuracy in per cent by round.
 
-    ``column`` is ``"test_acc"``, of the evaluated model, or ``"served_test_acc"``. ``scale`` is
+    ``column`` is ``"test_acc"``, of the evaluated model, or ``"served_test_acc"``; of runs with
+    ``per_client`` also ``"client_acc.mean"``, ``"client_acc.worst_10"`` and
+    ``"client_acc.worst"``, and with ``per_class`` the same of ``class_acc``. ``scale`` is
     ``"linear"``, or ``"error"``, which is logarithmic in 100 % minus the accuracy; by default the
     latter if an accuracy is above 95 %.
     """
-    check_known("column", column, ("test_acc", "served_test_acc"))
+    there = [name for name in _OF_PARTS if name in runs]
+    check_known("column", column, ("test_acc", "served_test_acc", *there))
     axis = partial(style.accuracy_axis, scale=_scale(scale))
-    label = f"{judged(runs)} accuracy (%)"
+    label = _OF_PARTS.get(column, f"{judged(runs)} accuracy (%)")
     return _curves(runs, ax, column, label, axis, title=title, factor=100.0, **how)
 
 
@@ -264,6 +277,66 @@ def integrated_norm(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Li
     return _curves(
         runs, ax, "integrated_norm", "sum of server steps (L2)", style.linear_axis, **how
     )
+
+
+@_of_lines
+def client_quantiles(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
+    """Accuracy on the clients' own test parts by round, of runs with ``per_client``.
+
+    The line is the median of the clients; the band has 80 % of them, without the lowest and the
+    highest tenth. Over several seeds: the mean of the medians, the lowest and the highest of all.
+    """
+    runs = results.with_tenths(arrange(runs, hue=how.get("hue")))
+    low, middle, high = results.TENTHS
+    axis = partial(style.linear_axis, highest=100.0)
+    ax = _curves(runs, ax, middle, "accuracy by client (%)", axis, band=(low, high), **how)
+    if len(ax.lines) == 1:
+        ax.set_title(str(ax.lines[0].get_label())[:26])
+    return ax
+
+
+@_of_lines
+def client_distribution(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
+    """Accuracy on the clients' own test parts after the last round, of runs with ``per_client``.
+
+    From the worst client to the best, of all seeds together: at 10 % is the accuracy that a tenth
+    of the clients does not reach.
+    """
+    return _ends(runs, ax, results.draw_distribution, "accuracy by client (%)", **how)
+
+
+@_of_lines
+def class_accuracy(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
+    """Accuracy by class after the last round, of runs with ``per_class``.
+
+    The rarest class, with the least ``weight`` in the clients' average, is the first; of several
+    seeds it is the mean over their rarest ones.
+    """
+    return _ends(runs, ax, results.draw_classes, "accuracy by class (%)", **how)
+
+
+def _ends(
+    runs: pd.DataFrame,
+    ax: Axes | None,
+    draw: Callable[[pd.DataFrame, Axes, dict[str, style.Look]], None],
+    y_label: str,
+    *,
+    hue: str | Sequence[str] | None = None,
+    names: bool = True,
+    legend: bool = False,
+    palette: style.Palette | None = None,
+) -> Axes:
+    """A line for each label, of what runs end with."""
+    runs, ax = _lines(runs, hue), style.axes(ax)
+    named = style.looks(runs, palette)
+    draw(runs, ax, named)
+    ax.set_ylabel(y_label)
+    style.linear_axis(ax, highest=100.0)
+    if legend:
+        ax.legend()
+    elif names:
+        style.end_labels(ax, named)
+    return ax
 
 
 @_of_lines

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.files import open_regular
-from fednnnn_plugin.quantities import NUMBERS, columns, read_record
+from fednnnn_plugin.quantities import NOT_ALWAYS, NUMBERS, columns, read_record
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.reporting.study import is_study
 
@@ -91,12 +91,12 @@ def _numbers(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Rows of records as columns of numbers, by the place of their run."""
     table = pd.DataFrame(rows).set_index("head")
     found = [name for name in table if name.startswith(_NAMED)]
-    names = [*NUMBERS, "evaluated", *found]
-    table = table.reindex(columns=names)
+    numbers = [name for name in NUMBERS if name not in NOT_ALWAYS or name in table]
+    table = table.reindex(columns=[*numbers, "evaluated", *found])
     types = {int: "Int64", bool: "boolean", float: "float64"}
-    table = table.astype({n: types[NUMBERS.get(n, float)] for n in (*NUMBERS, *found)})
-    numbers = table.select_dtypes("float64")
-    table[numbers.columns] = numbers.mask(numbers.abs() > _LARGEST)
+    table = table.astype({n: types[NUMBERS.get(n, float)] for n in (*numbers, *found)})
+    floats = table.select_dtypes("float64")
+    table[floats.columns] = floats.mask(floats.abs() > _LARGEST)
     table["evaluated"] = table["evaluated"].fillna("").map(printable)
     return table.astype({"round": "int64"}).rename(columns=printable)
 

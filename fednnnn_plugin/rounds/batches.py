@@ -1,7 +1,7 @@
 """A federation's data as mini-batches: staged tensors, or whatever iterables a user brought."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -23,17 +23,20 @@ AnyOrder = bool | Callable[[Tensor], bool]
 class LoaderData:
     """A FedML data set: an iterable of (inputs, labels) batches for each client, one for the test.
 
-    Nothing is known of the iterables; they may draw from the global generators.
+    Nothing is known of the iterables; they may draw from the global generators. Clients may have
+    ``client_tests`` of their own.
     """
 
     train_loaders: Mapping[int, Iterable[Any]]
     sizes: Mapping[int, int]
     test_loader: Iterable[Any]
     num_classes: int
+    client_tests: Mapping[int, Iterable[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         loaders = [("its test data", self.test_loader)]
         loaders += [(f"client {key}'s data", loader) for key, loader in self.train_loaders.items()]
+        loaders += [(f"client {k}'s test data", loader) for k, loader in self.client_tests.items()]
         for whose, loader in loaders:
             if isinstance(loader, Iterator):
                 kind = type(loader).__name__
@@ -50,6 +53,11 @@ class LoaderData:
     def client_size(self, client: int) -> int:
         """Return the number of samples of one client."""
         return self.sizes[client]
+
+    @property
+    def has_client_tests(self) -> bool:
+        """Tell whether a client has a test part."""
+        return bool(self.client_tests)
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,10 @@ class Batches:
         """Return the test set's batches, as they are."""
         raise NotImplementedError
 
+    def client_tests(self) -> Iterator[tuple[int, Batch]]:
+        """Yield the batches that each client is tested on, with its number, as they are."""
+        raise NotImplementedError
+
     def staged(self, batch: Batch) -> Batch:
         """Stage a batch; integers, such as tokens and labels, stay integers.
 
@@ -186,6 +198,11 @@ class LoaderBatches(Batches):
                 return
             left -= passed.taken
 
+    def client_tests(self) -> Iterator[tuple[int, Batch]]:
+        for client, loader in sorted(self._data.client_tests.items()):
+            for batch in loader:
+                yield client, batch
+
     def test(self) -> Iterable[Batch]:
         return self._data.test_loader
 
@@ -210,6 +227,8 @@ class TensorBatches(Batches):
         super().__init__(sgd, device, any_order=any_order)
         self.images, self.labels = data.train_images.to(device), data.train_labels.to(device)
         self._test = data.test_images.to(device), data.test_labels.to(device)
+        *_, self._tested_on = data.tested_on
+        self._held_out = bool(data.client_holdouts)
         how = data.normalisation
         self.normalisation = how and how.to(device)
         self._clients, self._seed, self._test_batch = data.client_indices, seed, test_batch
@@ -237,6 +256,13 @@ class TensorBatches(Batches):
         return super().staged(
             (self.normalisation(inputs) if self.normalisation else inputs, labels)
         )
+
+    def client_tests(self) -> Iterator[tuple[int, Batch]]:
+        images, labels = (self.images, self.labels) if self._held_out else self._test
+        for client, positions in enumerate(self._tested_on):
+            if len(positions):
+                for picked in positions.to(self._device).split(self._test_batch):
+                    yield client, (images[picked], labels[picked])
 
     def test(self) -> Iterable[Batch]:
         return zip(*(tensor.split(self._test_batch) for tensor in self._test), strict=True)

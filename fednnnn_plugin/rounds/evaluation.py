@@ -23,6 +23,8 @@ from fednnnn_plugin.user_code import exception_text, on_threads
 _GPU_BATCH, _CPU_BATCH = 2_000, 200
 _CPU_ROOM = 1 << 30  # bytes, of each worker
 
+PER_CLASS = "validation_args.per_class"
+
 #: A number of a model's outputs ``[n, ...]`` and the targets ``[n, ...]`` of a whole test, on the
 #: CPU; the larger the better, unless its attribute ``higher_is_better`` is false.
 Metric = Callable[[Tensor, Tensor], float]
@@ -43,6 +45,7 @@ class Tally(NamedTuple):
     loss: float  # summed
     samples: int  # over which the loss is the mean
     classified: int  # labels that are classes, of which some are correct
+    by_class: tuple[tuple[int, int], ...] = ()  # of each class: samples, and how many are correct
     outputs: "np.ndarray[Any, Any] | None" = None
     targets: "np.ndarray[Any, Any] | None" = None
 
@@ -73,22 +76,35 @@ def batch_to_test(model: nn.Module, sample: Tensor, room: int) -> int:
     return max(1, min(most, bound // max(sum(kept), 1)))
 
 
+#: A batch's tally, with the client that is tested on it, 0 in a test of all, and its place.
+Tested = tuple[tuple[int, int], Tally]
+
+
 class Counts(NamedTuple):
     """A batch's tally on its device, whose host has not waited for it.
 
-    ``numbers`` ``[4]`` are those of :class:`Tally` in float64, which is exact for counts.
+    ``numbers`` ``[4]`` are those of :class:`Tally` in float64, which is exact for counts;
+    ``by_class`` ``[C, 2]`` what it has of each class.
     """
 
     numbers: Tensor
+    by_class: Tensor | None = None
     outputs: "np.ndarray[Any, Any] | None" = None
     targets: "np.ndarray[Any, Any] | None" = None
 
 
 @torch.no_grad()
 def count(
-    model: nn.Module, batch: Batch, loss: Loss = CROSS_ENTROPY, *, keep: bool = False
+    model: nn.Module,
+    batch: Batch,
+    loss: Loss = CROSS_ENTROPY,
+    *,
+    keep: bool = False,
+    classes: int = 0,
 ) -> Counts:
     """Test one batch; the model is in evaluation mode. To ``keep`` outputs costs their memory.
+
+    Each of so many ``classes`` is counted as well, if there are any.
 
     Logits ``[n, classes, ...]``, labels ``[n, ...]``; labels of -100 count for nothing, as in
     PyTorch's cross-entropy. Of another loss, the mean of each batch counts for its n samples.
@@ -110,7 +126,22 @@ def count(
     correct = nothing if predicted is None else (predicted == targets).sum()
     classified = nothing if predicted is None else counted
     numbers = torch.stack([x.double() for x in (correct, total, samples, classified)])
-    return Counts(numbers, *((_array(outputs), _array(targets)) if keep else ()))
+    by_class = _by_class(predicted, targets, classes) if classes else None
+    return Counts(numbers, by_class, *((_array(outputs), _array(targets)) if keep else ()))
+
+
+def _by_class(predicted: Tensor | None, targets: Tensor, classes: int) -> Tensor:
+    """Return of each class how many samples it has, and how many of them are correct: [C, 2]."""
+    if predicted is None:
+        raise UserError(
+            f"{PER_CLASS}: true: the test has no accuracy, as its labels are no classes or the "
+            "outputs have no column for each: must be false"
+        )
+    # A last row for labels of no class.
+    rows = torch.where((targets >= 0) & (targets < classes), targets, classes).flatten()
+    correct = (predicted == targets).flatten()
+    counts = torch.bincount(2 * rows + correct, minlength=2 * classes + 2).view(-1, 2)[:classes]
+    return torch.stack([counts.sum(1), counts[:, 1]], 1)
 
 
 def read(counted: Sequence[Counts]) -> list[Tally]:
@@ -119,7 +150,11 @@ def read(counted: Sequence[Counts]) -> list[Tally]:
         return []
     rows = torch.stack([each.numbers for each in counted]).tolist()
     return [
-        Tally(int(correct), total, int(samples), int(classified), each.outputs, each.targets)
+        Tally(
+            *(int(correct), total, int(samples), int(classified)),
+            () if each.by_class is None else tuple(map(tuple, each.by_class.tolist())),
+            *(each.outputs, each.targets),
+        )
         for (correct, total, samples, classified), each in zip(rows, counted, strict=True)
     ]
 
@@ -144,6 +179,7 @@ def evaluation(
     )
     if not samples:
         return Evaluation()
+    counts = (each.by_class for each in tallies)  # [batches][C][2]
     mean = sum(each.loss for each in tallies) / samples
     found: dict[str, float | None] = {}
     if metrics:
@@ -156,6 +192,7 @@ def evaluation(
         correct / classified if classified else None,
         mean if math.isfinite(mean) else None,
         {name: value for name, value in found.items() if value is not None} or None,
+        [(sum(n for n, _ in of), sum(c for _, c in of)) for of in zip(*counts, strict=True)],
     )
 
 

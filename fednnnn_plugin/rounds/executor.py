@@ -20,7 +20,14 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.processes.devices import is_out_of_memory
 from fednnnn_plugin.processes.workers import Call, Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.rounds.batches import Batch, Batches
-from fednnnn_plugin.rounds.evaluation import Counts, Metric, Tally, count, evaluation, read
+from fednnnn_plugin.rounds.evaluation import (
+    Counts,
+    Metric,
+    Tested,
+    count,
+    evaluation,
+    read,
+)
 from fednnnn_plugin.rounds.groups import GroupTooWide
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
@@ -77,10 +84,12 @@ class Executor:
         seed: int | None = None,
         loss: Loss = CROSS_ENTROPY,
         metrics: Mapping[str, Metric] = MappingProxyType({}),
+        classes: int = 0,
         in_steps: bool = True,
     ) -> None:
         self._model, self._training, self._test, self._seed = model, training, test, seed
         self._loss, self._metrics, self._in_steps = loss, metrics, in_steps
+        self._classes = classes  # of which each is counted in a test
         self.workers = workers or Threads()
         # A user's: what it keeps stays in this process.
         self._tests = Threads(device=next(model.parameters()).device)
@@ -205,33 +214,46 @@ class Executor:
                     raise
                 _log.warning("before round 1: %s", error)
         else:
-            all_of(self.workers, [partial(self._test_part, state, 0, 1, stop=1)])
+            all_of(self.workers, [partial(self._test_part, state, False, 0, 1, stop=1)])
 
-    def test(self, state: ModelState, part: int = 0, of: int = 1) -> list[tuple[int, Tally]]:
-        """Test a model on every ``of``-th batch from ``part`` on; return their places, tallied."""
+    def test(
+        self, state: ModelState, part: int = 0, of: int = 1, *, by_client: bool = False
+    ) -> list[Tested]:
+        """Test a model on every ``of``-th batch from ``part`` on: of all, or ``by_client``."""
         step = of * self.workers.count
-        calls = [partial(self._test_part, state, first, step) for first in range(part, step, of)]
+        test = partial(self._test_part, state, by_client)
+        calls = [partial(test, first, step) for first in range(part, step, of)]
         with on_threads(1):
             return [found for tallies in all_of(self.workers, calls) for found in tallies]
 
     def _test_part(
-        self, state: ModelState, first: int, step: int, _: Step, stop: int | None = None
-    ) -> list[tuple[int, Tally]]:
+        self,
+        state: ModelState,
+        by_client: bool,
+        first: int,
+        step: int,
+        _: Step,
+        stop: int | None = None,
+    ) -> list[Tested]:
         batches = self._test
         assert isinstance(batches, Batches)
         with self._generators("client", 0, 0):
             model = self._replica(state).model.eval()
-            part = islice(enumerate(batches.test()), first, stop, step)
-            counted = {
-                place: self._count(model, place, batches.staged(batch)) for place, batch in part
-            }
-            return [*zip(counted, read([*counted.values()]), strict=True)]
+            every = batches.client_tests() if by_client else ((0, each) for each in batches.test())
+            places, counted = [], []
+            for place, (client, batch) in islice(enumerate(every), first, stop, step):
+                places.append((client, place))
+                with self._generators("test", 0, place):  # whoever tests the batches before it
+                    counted.append(self._count(model, batches.staged(batch), by_client))
+            return [*zip(places, read(counted), strict=True)]
 
-    def _count(self, model: nn.Module, place: int, batch: Batch) -> Counts:
-        with self._generators("test", 0, place):  # whoever tests the batches before it
-            return count(model, batch, self._loss, keep=bool(self._metrics))
+    def _count(self, model: nn.Module, batch: Batch, by_client: bool) -> Counts:
+        if by_client:
+            return count(model, batch, self._loss)
+        kept, classes = bool(self._metrics), self._classes
+        return count(model, batch, self._loss, keep=kept, classes=classes)
 
-    def evaluate(self, tallied: Iterable[tuple[int, Tally]]) -> Evaluation:
+    def evaluate(self, tallied: Iterable[Tested]) -> Evaluation:
         """Put together what all ranks' parts of a test found."""
         tallies = [found for _, found in sorted(tallied, key=itemgetter(0))]
         found = evaluation(tallies, self._metrics)

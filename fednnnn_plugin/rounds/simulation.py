@@ -17,14 +17,16 @@ from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.processes.workers import Failure
 from fednnnn_plugin.quantities import RoundRecord, Seconds
 from fednnnn_plugin.rounds.assignment import assign
+from fednnnn_plugin.rounds.client_results import NO_CLASSES, Classes, class_results, client_results
 from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors, MethodState
 from fednnnn_plugin.rounds.clock import Clock
-from fednnnn_plugin.rounds.evaluation import Tally
+from fednnnn_plugin.rounds.evaluation import Tested
 from fednnnn_plugin.rounds.executor import Executor
 from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, plan_groups, width_in
 from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler, draw_cohort
 from fednnnn_plugin.rounds.stopping import Stop
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
+from fednnnn_plugin.run_folder.results import NO_RESULTS, ClientResult, Results, ResultTables
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerState
@@ -45,6 +47,7 @@ class Schedule:
     sampler: Sampler | None = None  # a custom one, of the cohorts; None draws uniformly
     test_every: int = 1  # rounds with (round - 1) % test_every = 0 are tested, and the last
     test_served: bool = False  # the served model as well
+    per_client: bool | Literal["end"] = False  # each tested round, or the last, by client as well
     max_client_failures: int = 0  # of a round, before the run ends
     max_client_norm: float | None = None  # longer updates are clipped to it
     least_groups: int = 1  # of a round, where it has as many clients
@@ -72,6 +75,11 @@ class Schedule:
         """Tell whether a round is tested."""
         return (number - 1) % self.test_every == 0 or number == self.rounds
 
+    def tests_clients(self, number: int) -> bool:
+        """Tell whether a round is tested by client."""
+        at_last = self.per_client == "end" and number == self.rounds
+        return at_last or (self.per_client is True and self.tests(number))
+
 
 @dataclass(frozen=True)
 class TrainState:
@@ -95,6 +103,8 @@ class Federation:
     followers: Sequence[Follower] = ()
     widths: Widths = field(default_factory=lambda: {0: 1})  # clients in one set of kernels, at most
     vectors: ClientVectors | None = None  # those of a client method that has some
+    tables: ResultTables | None = None  # where results by client and class go, on rank 0
+    classes: Classes = NO_CLASSES  # that a test counts
 
     def try_out(self, start: ServerState) -> None:
         """Try each part of a round, so that what cannot work ends the run before the first round.
@@ -146,9 +156,11 @@ def simulate_round(
         method = federation.vectors.finish_round(method, update.returned, update.clients)
     clock.mark("aggregate")
     served = evaluation = None
+    results = NO_RESULTS
     if schedule.tests(number):
         served = _test(federation, number, after.served) if schedule.test_served else None
         evaluation = _test(federation, number, after.evaluation)
+        results = _results(federation, number, after.evaluation, evaluation.by_class)
     clock.mark("evaluate")
     seconds = Seconds(**clock.seconds())
     integrated_norm = train_state.integrated_norm + move.server_update_norm
@@ -163,6 +175,7 @@ def simulate_round(
         seconds=seconds,
         learning_rate=schedule.rates(number) if schedule.rates else None,
         measured=federation.vectors.measured if federation.vectors else "update",
+        results=results,
     )
     wall_seconds = train_state.wall_seconds + seconds.total
     return record, TrainState(after, number, integrated_norm, wall_seconds, method)
@@ -303,22 +316,40 @@ def _test(federation: Federation, number: int, state: ModelState) -> Evaluation:
         return executor.evaluate(tallied)
 
 
+def _results(
+    federation: Federation, number: int, state: ModelState, by_class: Sequence[tuple[int, int]]
+) -> Results:
+    """Test a model of rank 0's by client, where that is due, and write what was found."""
+    clients: Sequence[ClientResult] = ()
+    if federation.schedule.tests_clients(number):
+        clients = client_results(
+            chain.from_iterable(_test_part(federation, number, state, by_client=True))
+        )
+    classes = class_results(by_class, federation.classes) if by_class else ()
+    results = Results(clients, classes)
+    if federation.tables:  # before the record: each that is there has its results
+        federation.tables.append(number, results)
+    return results
+
+
 def _test_parts(federation: Federation, number: int, state: ModelState) -> None:
     """Do this rank's part of a round's tests, of models that overwrite ``state``."""
     schedule = federation.schedule
     if schedule.tests(number) and not federation.executor.tests_alone:
         for _ in range(1 + schedule.test_served):
             _test_part(federation, number, state)
+        if schedule.tests_clients(number):
+            _test_part(federation, number, state, by_client=True)
 
 
 def _test_part(
-    federation: Federation, number: int, state: ModelState
-) -> list[list[tuple[int, Tally]]]:
+    federation: Federation, number: int, state: ModelState, *, by_client: bool = False
+) -> list[list[Tested]]:
     """Test rank 0's model, which overwrites others', on this rank's batches; return all ranks'."""
     ranks = federation.ranks
     ranks.broadcast(state.tensors)
     with _test_of(number):
-        part = federation.executor.test(state, ranks.rank, ranks.size)
+        part = federation.executor.test(state, ranks.rank, ranks.size, by_client=by_client)
     return ranks.gather(part)
 
 

@@ -15,6 +15,7 @@ from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.files import LONGEST_LINE, TEMPORARY
 from fednnnn_plugin.processes.endings import raise_lost_stop, resumable
 from fednnnn_plugin.run_folder.client_files import client_files_in
+from fednnnn_plugin.run_folder.results import CLASSES, CLIENTS
 
 Mode = Literal["new", "resume", "overwrite"]
 
@@ -49,7 +50,8 @@ class RunFolder:
         self.log = path / "fedml.log"
         self.clients = path / "clients"
         self._lock = path / ".lock"
-        of_results = (self.metrics, self.directions, self.summary, self.model)
+        tables = (path / CLIENTS, path / CLASSES)
+        of_results = (self.metrics, self.directions, *tables, self.summary, self.model)
         self._files = (self.recipe, self.fingerprint, self.widths, *of_results, self.log)
         self._held: os.stat_result | None = None  # the lock's file, while this process has it
         self._tracked = (path / "tensorboard", path / "wandb")  # of those who follow a run

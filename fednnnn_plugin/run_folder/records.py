@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from itertools import islice
@@ -25,6 +25,7 @@ from fednnnn_plugin.quantities import (
     Seconds,
     read_record,
 )
+from fednnnn_plugin.run_folder.results import NO_RESULTS, Results
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Measured, Update
@@ -38,12 +39,14 @@ class Evaluation:
 
     Accuracy is in [0, 1], the loss a mean over samples; None where targets are no
     classes, a user's trainer does not measure it, or the loss is not finite. ``metrics`` is what
-    else is measured, by name.
+    else is measured, by name; ``by_class`` how many samples each class has, and how many of them
+    are correct, where that was counted.
     """
 
     accuracy: float | None = None
     loss: float | None = None
     metrics: dict[str, float] | None = None
+    by_class: Sequence[tuple[int, int]] = ()
 
 
 def round_record(
@@ -58,6 +61,7 @@ def round_record(
     seconds: Seconds,
     learning_rate: float | None = None,
     measured: Measured = "update",
+    results: Results = NO_RESULTS,
 ) -> RoundRecord:
     """Put a round's record together; models that were not tested have no evaluation."""
     tested, served = evaluation or Evaluation(), served or Evaluation()
@@ -67,6 +71,7 @@ def round_record(
         for each in fields(RoundRecord)
         if hasattr(of, each.name)
     }
+    counted |= results.spreads
     counted["client_norms"] = ClientNorms(*update.client_norms)
     counted["layers"] = {
         module: LayerRecord(**vars(norms), server_update_norm=move.layers[module])

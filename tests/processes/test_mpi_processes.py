@@ -125,9 +125,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "noisy": (FEDAVG, {"client_method": "mine:Noisy"}),
     "memory": (
         FEDNNNN,  # eight clients, so that rank 1 has a group of four
-        {"client_num_per_round": 8, "client_batching": 4, "client_sampling": "mine:by_turns"},
+        {"client_num_per_round": 8, "client_batching": 4, "client_sampling": "mine:by_turns"}
+        | {"per_client": True, "per_class": True},
     ),
-    "model": (FEDNNNN, {"model": "mine:net", "client_method": "mine:Quiet"}),
+    "model": (
+        FEDNNNN,
+        {"model": "mine:net", "client_method": "mine:Quiet", "per_client": "end"},
+    ),
     "failures": (FEDNNNN, {"loss": "mine:picky", "max_client_failures": 3}),
     "options": (
         FEDAVG,

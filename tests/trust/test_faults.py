@@ -15,6 +15,8 @@ import pytest
 
 from ..support.commands import quick_words
 
+TABLES = {"per_client": True, "per_class": True}
+
 
 def lines(folder: Path) -> list[bytes]:
     """The whole lines on record, perhaps of a run that is just writing one more."""
@@ -36,7 +38,8 @@ def contents(folder: Path) -> frozenset[tuple[Path, bytes]]:
 def go_on(commands: Any, content: Any, folder: Path, undisturbed: Path) -> None:
     """Go on with a run of two rounds that was cut short: it ends as the undisturbed one did."""
     more = ["--resume"] if (folder / ".lock").exists() else []
-    ended = commands.run(*quick_words(folder, *more, comm_round=2), folder=folder.parent)
+    words = quick_words(folder, *more, comm_round=2, **TABLES)
+    ended = commands.run(*words, folder=folder.parent)
     assert ended.status == 0, (folder, ended)
     assert content(folder) == content(undisturbed)
     assert (folder / "recipe.yaml").read_bytes() == (undisturbed / "recipe.yaml").read_bytes()
@@ -50,7 +53,8 @@ def go_on(commands: Any, content: Any, folder: Path, undisturbed: Path) -> None:
 def test_kill_before_each_change_of_a_file(commands: Any, content: Any, tmp_path: Path) -> None:
     """What each kill would leave behind goes on to the bytes of the undisturbed run."""
     folder = tmp_path / "run"
-    ended = commands.run(*quick_words(folder, comm_round=2), folder=tmp_path, copied=str(folder))
+    words = quick_words(folder, comm_round=2, **TABLES)
+    ended = commands.run(*words, folder=tmp_path, copied=str(folder))
     assert ended.status == 0
     killed = list(tmp_path.glob("run-*"))
     assert len(killed) > 26
@@ -63,9 +67,11 @@ def test_full_disk_from_each_change_of_a_file(commands: Any, content: Any, tmp_p
     """It befalls a run of one round, which goes on to the second."""
     undisturbed, folder, at = tmp_path / "undisturbed", tmp_path / "run", 0
     left = set()
-    assert commands.run(*quick_words(undisturbed, comm_round=2), folder=tmp_path).status == 0
+    words = quick_words(undisturbed, comm_round=2, **TABLES)
+    assert commands.run(*words, folder=tmp_path).status == 0
     for at in itertools.count(1):
-        ended = commands.run(*quick_words(folder), folder=tmp_path, full=(str(folder), at))
+        words = quick_words(folder, **TABLES)
+        ended = commands.run(*words, folder=tmp_path, full=(str(folder), at))
         if ended.status == 0:
             break
         said = ended.check_one_line(1)

@@ -1,0 +1,118 @@
+"""Results by client and by class, from the CSV files of run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.files import open_regular
+from fednnnn_plugin.reporting.conditions import check_runs
+from fednnnn_plugin.reporting.frames import read_runs
+from fednnnn_plugin.reporting.runs import MAX_BYTES
+
+_HEAD = ["run", "data", "condition", "method", "seed"]
+CLIENTS, CLASSES = "clients.csv", "classes.csv"
+_FLOATS = ("accuracy", "loss", "weight")
+_COLUMNS = {
+    CLIENTS: ("round", "client", "samples", "accuracy", "loss"),
+    CLASSES: (
+        *("round", "class", "name", "samples", "accuracy"),
+        *("train_samples", "train_clients", "weight"),
+    ),
+}
+_KEYS = {CLIENTS: "validation_args.per_client", CLASSES: "validation_args.per_class"}
+
+
+def client_results(*runs: pd.DataFrame | str | Path | Iterable[str | Path]) -> pd.DataFrame:
+    """Return each client's results, one row for each client and tested round.
+
+    They are those of the evaluation model on the client's own test part, of runs with
+    ``validation_args: per_client``.
+
+    Args:
+        runs: what :func:`read_runs` takes or returns; also the :class:`Run` of :func:`run`.
+
+    Returns:
+        A table with ``run``, ``data``, ``condition``, ``method``, ``seed``, ``round``, ``client``,
+        ``samples`` of its test part, ``accuracy`` in [0, 1] and the mean ``loss``. NaN means that
+        there is none.
+
+    Raises:
+        UserError: no run has such results, or their file is damaged.
+
+    Example::
+
+        found = fp.client_results("runs/*")
+        found.groupby(["method", "round"])["accuracy"].quantile([0.1, 0.5, 0.9])
+    """
+    return _results(runs, CLIENTS)
+
+
+def class_results(*runs: pd.DataFrame | str | Path | Iterable[str | Path]) -> pd.DataFrame:
+    """Return the accuracy on each class, one row for each class and tested round.
+
+    It is that of the evaluation model on the whole test part, of runs with
+    ``validation_args: per_class``.
+
+    Args:
+        runs: what :func:`read_runs` takes or returns; also the :class:`Run` of :func:`run`.
+
+    Returns:
+        A table with ``run``, ``data``, ``condition``, ``method``, ``seed``, ``round``, ``class``,
+        ``name``, ``samples`` of the test part and ``accuracy`` in [0, 1]; of the class
+        ``train_samples`` of all clients, ``train_clients`` that have one, and ``weight``: its share
+        in each client's samples, averaged over all clients as their models are.
+
+    Raises:
+        UserError: no run has such results, or their file is damaged.
+    """
+    return _results(runs, CLASSES)
+
+
+def _results(given: Sequence[Any], name: str) -> pd.DataFrame:
+    if len(given) == 1 and isinstance(given[0], pd.DataFrame):
+        check_runs(runs := given[0])
+    else:
+        runs = read_runs(*given)
+    found = results_of(runs, name)
+    if found.empty:
+        raise UserError(f"runs: none has a {name}: those with {_KEYS[name]} do")
+    return found
+
+
+def results_of(runs: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The results of runs of ``read_runs`` from their files of a name; empty where none has one."""
+    heads = runs.drop_duplicates("run").set_index("run", drop=False)
+    tables = [pd.DataFrame(columns=[*_HEAD, *_COLUMNS[name]])]
+    for head in heads.to_dict("records"):
+        table = _read(Path(head["folder"]) / name, name)
+        if table is not None:
+            own = {key: head.get(key) for key in _HEAD}
+            tables.append(table.assign(**own)[[*_HEAD, *table]])
+    return pd.concat(tables[1:] or tables, ignore_index=True)
+
+
+def _read(path: Path, name: str) -> pd.DataFrame | None:
+    """Read one file, if it is there; what a process was just writing is left out."""
+    if not path.exists():
+        return None
+    columns = [*_COLUMNS[name]]
+    try:
+        with open_regular(path, MAX_BYTES) as file:
+            whole = BytesIO(file.read().rpartition(b"\n")[0])
+        texts: Any = {"dtype": str, "keep_default_na": False, "na_values": [""]}
+        table = pd.read_csv(whole, usecols=columns, **texts)
+        numbers = [column for column in columns if column not in ("client", "name")]
+        table[numbers] = table[numbers].astype(float)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{printable(path)}: cannot be read: {reason(error)}") from None
+    counts = [column for column in numbers if column not in _FLOATS]
+    table = table.astype(dict.fromkeys(counts, "Int64"))
+    if name == CLIENTS and table["client"].str.isdigit().all():
+        table = table.astype({"client": "int64"})
+    return table[columns]

@@ -1,0 +1,77 @@
+"""From the tallies of a test to the results of each client and of each class."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+
+import torch
+
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.rounds.evaluation import PER_CLASS, Tested, evaluation
+from fednnnn_plugin.run_folder.results import ClassResult, ClientResult
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes that a test counts, if it does: their names, and what clients train on of each.
+
+    That is how many samples all have and how many clients have one, and the ``weights``: a class's
+    share in each client's samples, averaged as the round averages its clients' models.
+    """
+
+    names: Sequence[str] = ()
+    train_samples: Sequence[int | None] = ()
+    train_clients: Sequence[int | None] = ()
+    weights: Sequence[float | None] = ()
+
+
+NO_CLASSES = Classes()
+
+
+def classes_of(data: FederatedData | LoaderData, weighting: str) -> Classes:
+    """Return a federation's classes, with what is known of its clients' training samples."""
+    count = data.num_classes
+    numbers = tuple(map(str, range(count)))
+    if isinstance(data, LoaderData):
+        unknown = [None] * count
+        return Classes(numbers, unknown, unknown, unknown)
+    if data.train_labels.is_floating_point():
+        raise UserError(f"{PER_CLASS}: true: the labels are numbers: must be false")
+    samples, clients = torch.zeros(2, count, dtype=torch.int64)
+    weights, total = torch.zeros(count, dtype=torch.float64), 0
+    for positions in data.client_indices:
+        labels = data.train_labels[positions].flatten()
+        own = labels[labels >= 0].bincount(minlength=count)
+        samples += own
+        clients += own > 0
+        weight = 1 if weighting == "uniform" else len(positions)
+        weights += weight * own / own.sum().clamp(min=1)
+        total += weight
+    known = samples.tolist(), clients.tolist(), (weights / total).tolist()
+    return Classes(data.class_names or numbers, *known)
+
+
+def client_results(tallied: Iterable[Tested]) -> list[ClientResult]:
+    """Return each client's result, by its number, from all ranks' parts of a test by client."""
+    found = []
+    in_turn = sorted(tallied, key=itemgetter(0))
+    for client, tested in groupby(in_turn, key=lambda each: each[0][0]):
+        tallies = [each for _, each in tested]
+        result = evaluation(tallies)
+        samples = sum(each.samples for each in tallies)
+        found.append(ClientResult(client, samples, result.accuracy, result.loss))
+    return found
+
+
+def class_results(counts: Sequence[tuple[int, int]], classes: Classes) -> list[ClassResult]:
+    """Return the result of each class of which the test has a sample."""
+    return [
+        ClassResult(label, name, samples, correct / samples, *trained)
+        for label, ((samples, correct), name, *trained) in enumerate(
+            zip(counts, *vars(classes).values(), strict=True)
+        )
+        if samples
+    ]

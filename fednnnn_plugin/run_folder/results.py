@@ -1,0 +1,164 @@
+"""What a test found by client and by class: CSV files of a run folder, which grow by the round."""
+
+import csv
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.files import LONGEST_LINE, break_off, errors_named
+from fednnnn_plugin.quantities import Spread
+
+CLIENTS, CLASSES = "clients.csv", "classes.csv"
+
+
+class ClientResult(NamedTuple):
+    """What a client's own test part gave; accuracy in [0, 1], the loss a mean over ``samples``."""
+
+    client: int | str
+    samples: int
+    accuracy: float | None
+    loss: float | None
+
+
+class ClassResult(NamedTuple):
+    """The accuracy on the test samples of one class, in [0, 1].
+
+    Of the class all clients train on ``train_samples``, ``train_clients`` have one, and ``weight``
+    is its share in each client's samples, averaged as the clients' models are over all clients;
+    None where that is not known.
+    """
+
+    number: int
+    name: str
+    samples: int
+    accuracy: float
+    train_samples: int | None
+    train_clients: int | None
+    weight: float | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a round's test found by client and by class; empty where it was not asked for."""
+
+    clients: Sequence[ClientResult] = ()
+    classes: Sequence[ClassResult] = ()
+
+    @property
+    def spreads(self) -> dict[str, Spread | None]:
+        """What a record has of them."""
+        return {
+            "client_acc": spread([each.accuracy for each in self.clients]),
+            "client_loss": spread([each.loss for each in self.clients], lower_is_better=True),
+            "class_acc": spread([each.accuracy for each in self.classes]),
+        }
+
+
+NO_RESULTS = Results()
+
+
+def spread(values: Sequence[float | None], *, lower_is_better: bool = False) -> Spread | None:
+    """Return mean, deviation and worst of values; None where one is missing, or none is there."""
+    known = sorted((v for v in values if v is not None), reverse=lower_is_better)
+    if not known or len(known) < len(values):
+        return None
+    tenth = known[: math.ceil(len(known) / 10)]
+    try:
+        mean = math.fsum(known) / len(known)
+        variance = math.fsum((v - mean) ** 2 for v in known) / len(known)
+        return Spread(mean, math.sqrt(variance), math.fsum(tenth) / len(tenth), known[0])
+    except OverflowError:
+        return None
+
+
+class ResultTable:
+    """A file with a line for each of a round's results; a process may die at any place in one."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self._path, self._header = path, _lines([("round", *columns)])
+
+    def append(self, number: int, results: Iterable[Sequence[object]]) -> None:
+        """Add the lines of a round."""
+        if content := _lines((number, *result) for result in results):
+            with errors_named(self._path), self._path.open("ab") as file:
+                file.write(content if file.tell() else self._header + content)
+
+    def sync(self) -> None:
+        """Have the disk hold what was written."""
+        if self._path.exists():
+            with errors_named(self._path), self._path.open("ab") as file:
+                os.fsync(file.fileno())
+
+    def check(self) -> None:
+        """Refuse a file that is not what this version has written."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                first = file.readline(LONGEST_LINE)
+            if first.endswith(b"\n") and first != self._header:
+                must = f"its first line must be {self._header.decode().strip()}"
+                raise UserError(f"--resume: {self._path}: {must}; or move it away")
+
+    def cut(self, rounds: int) -> None:
+        """Drop what was written after so many rounds, whole lines or parts of one."""
+        if self._path.exists():
+            break_off(self._path)
+            with self._path.open("rb") as file:
+                header = len(file.readline(LONGEST_LINE))
+                kept = takewhile(lambda line: _is_of(line, rounds), file)
+                size = header * (header == len(self._header)) + sum(map(len, kept))
+            with errors_named(self._path), self._path.open("ab") as file:
+                file.truncate(size)
+
+
+class ResultTables:
+    """The tables of a run: ``clients.csv`` and ``classes.csv``, where there is something in them.
+
+    ``check_held`` is called before each is written to.
+    """
+
+    def __init__(self, folder: Path, check_held: Callable[[], None] = lambda: None) -> None:
+        self._clients = ResultTable(folder / CLIENTS, ClientResult._fields)
+        self._classes = ResultTable(folder / CLASSES, ("class", *ClassResult._fields[1:]))
+        self._tables, self._check_held = (self._clients, self._classes), check_held
+
+    def append(self, number: int, results: Results) -> None:
+        """Add the lines of a round."""
+        if results != NO_RESULTS:
+            self._check_held()
+            self._clients.append(number, results.clients)
+            self._classes.append(number, results.classes)
+
+    def sync(self) -> None:
+        """Have the disk hold what was written: a checkpoint's rounds are then on record."""
+        for table in self._tables:
+            table.sync()
+
+    def check(self) -> None:
+        """Refuse to continue what is not what this version has written."""
+        for table in self._tables:
+            table.check()
+
+    def cut(self, rounds: int) -> None:
+        """Drop what was written after so many rounds."""
+        for table in self._tables:
+            table.cut(rounds)
+
+
+def _lines(rows: Iterable[Sequence[object]]) -> bytes:
+    """Return rows as lines; a name has no end of a line in it."""
+    written = StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerows([printable(x) if isinstance(x, str) else x for x in row] for row in rows)
+    return written.getvalue().encode()
+
+
+def _is_of(line: bytes, rounds: int) -> bool:
+    """Tell whether a line is whole, and of one of the first rounds."""
+    number = line.partition(b",")[0]
+    return line.endswith(b"\n") and number.isdigit() and int(number) <= rounds
