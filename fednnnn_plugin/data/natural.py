@@ -70,6 +70,23 @@ def owner_names(value: object, where: str, count: int) -> Names:
     return array
 
 
+def owners_of(split: Split, pixels: Pixels) -> Owners | None:
+    """Return the number of the client that has each sample; None where not each is of just one."""
+    counts = (len(pixels.train_labels), len(pixels.test_labels))
+    parts = []
+    for positions, count in zip(split, counts, strict=True):
+        held = torch.cat(positions) if positions else torch.empty(0, dtype=torch.int64)
+        if positions and not held.bincount(minlength=count).eq(1).all():
+            return None
+        owners = torch.empty(len(held), dtype=torch.int64)
+        owners[held] = torch.arange(len(positions)).repeat_interleave(
+            torch.tensor([len(part) for part in positions], dtype=torch.int64)
+        )
+        parts.append(owners.numpy())
+    train, test = parts
+    return Owners(train, test if split.test else None) if split.train else None
+
+
 def owners_digest(owners: Owners) -> str:
     """Return the digest of which samples are of one owner, in the order of their names."""
     test = owners.train[:0] if owners.test is None else owners.test

@@ -18,6 +18,7 @@ from fednnnn_plugin.data.natural import (
     divide_by_owner,
     owner_names,
     owners_digest,
+    owners_of,
 )
 from fednnnn_plugin.data.own_split import NO_SAMPLE, client_positions, members
 from fednnnn_plugin.data.tables import with_arrays
@@ -100,9 +101,9 @@ def load_own_data(
     used as float32, or int64, such as tokens. Labels are classes, integers [n, …] from 0 on, of
     which -100 counts for nothing in a sequence; or numbers, floating [n, …], used as float32. A
     fifth value has the positions of each client in the training part, or the owner of each of its
-    samples, with a sixth for the test part: `divide_by_owner` then follows the ``rules``, as it
-    does for three: inputs, labels and owners. Or they are two: the inputs and labels of each
-    client, and those to test on, or a list of each client's.
+    samples, with a sixth for the test part. Three values are inputs, labels and owners. Or they are
+    two: the inputs and labels of each client, and those to test on, or a list of each client's.
+    `divide_by_owner` follows the ``rules``.
     """
     where, returned = f"{DATA}: {printable(name)}", brought.value
     named = _parts(returned, where)
@@ -112,16 +113,17 @@ def load_own_data(
     tests = [part for name, part in checked.items() if name.startswith(_TEST)]
     pixels = Pixels(*train, *_joined(tests or [_Part(train.inputs[:0], train.labels[:0])]))
     tensors = tensors_digest(pixels._asdict().items())
-    split, of_split = Split(), None
-    if owners := _owners(returned, where, pixels):
-        of_split = owners_digest(owners) if rules.num_clients is None else None
-        pixels, split = divide_by_owner(pixels, owners, rules)
-    elif len(returned) == 2:
+    split, owners = Split(), _owners(returned, where, pixels)
+    if len(returned) == 2:
         split = _split_of_parts(checked)
-    elif len(returned) == 5 and returned[4] is not None:
+    elif len(returned) == 5 and returned[4] is not None and not owners:
         split = Split(client_positions(returned[4], where, len(train.labels)))
-    if split.train and not owners:
-        of_split = split.digest()
+    of_split = owners_digest(owners) if owners else split.digest() if split.train else None
+    if rules.num_clients is not None:  # the recipe chooses among them, and says so
+        owners = owners or owners_of(split, pixels)
+        of_split = None if owners else of_split
+    if owners:
+        pixels, split = divide_by_owner(pixels, owners, rules)
     fingerprint = brought.fingerprint(tensors, of_split)
     if pixels.train_images.dtype == torch.uint8:
         return OwnData(normalised_by_training_part(pixels, names, split), fingerprint)

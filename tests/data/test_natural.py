@@ -128,12 +128,23 @@ def test_owners_that_do_not_fit_are_refused(given: object, said: str) -> None:
 
 
 def test_clients_with_tests_of_their_own() -> None:
+    """Which the recipe chooses among, and divides anew, if it asks for the natural division."""
     clients = [(X[:2], Y[:2]), (X[2:5], Y[2:5]), (X[5:], Y[5:])]
     tests = [(TEST[0][:2], TEST[1][:2]), None, (TEST[0][2:], TEST[1][2:])]
     for given in ((clients, tests), (dict(enumerate(clients)), dict(enumerate(tests)))):
         data = load(given, num_clients=3)
         assert held(data) == ([[0, 1], [2, 3, 4], [5, 6, 7]], [[10, 11], [], [12, 13, 14]])
         assert data.own_test(1) is None
+        data = load(given, num_clients=2, min_samples=3)
+        assert held(data) == ([[2, 3, 4], [5, 6, 7]], [[], [12, 13, 14]])
+        own = load(given, num_clients=3, partition_method="n_class", min_samples=3)
+        assert (own.num_clients, "split" in own.fingerprint) == (3, True)
+        whole = load(given, num_clients=3, test_division="within_clients", test_fraction=0.5)
+        assert [len(part) for part in whole.client_test_indices] == [2, 2, 3]  # of 4, 3 and 6
+    positions = (X, Y, *TEST, [[0, 2], [1, 3, 4], [5, 6, 7]])
+    assert held(load(positions, num_clients=2, min_samples=3))[0] == [[1, 3, 4], [5, 6, 7]]
+    shared = (*positions[:4], [[0, 1], [1, 2]])
+    assert held(load(shared, num_clients=2))[0] == [[0, 1], [1, 2]]
 
 
 @pytest.mark.slow
