@@ -78,9 +78,9 @@ def test_hook_outlives_errors_and_reloads(fake, monkeypatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("imports", ["fednnnn_plugin.fedml, fedml", "fedml, fednnnn_plugin.fedml"])
-def test_import_of_the_room_stands_in_for_the_hook(imports, fake) -> None:
+def test_import_of_the_room_stands_in_for_the_hook(fake) -> None:
     wrapped = "hasattr(fedml.FedMLRunner._init_simulation_runner, '__fednnnn_wraps__')"
     environment = {"FEDNNNN_PLUGIN_DISABLE": "1", "PYTHONPATH": fake}
-    assert python("-c", f"import {imports}; print({wrapped})", **environment) == "True\n"
-    assert python("-c", f"import fedml; print({wrapped})", **environment) == "False\n"
+    for imports in ("fednnnn_plugin.fedml, fedml", "fedml, fednnnn_plugin.fedml", "fedml"):
+        said = python("-c", f"import {imports}; print({wrapped})", **environment)
+        assert said == f"{'fednnnn' in imports}\n"

@@ -213,8 +213,8 @@ def test_ranks_give_the_same_bytes(
     assert ("(processes)" in log) == (case in {"model", "noisy", "failures", "options"})
 
 
-def test_error_is_said_once(own_code: Path) -> None:
-    """By rank 0 where all have it, else by the one that has it; which then ends all."""
+def test_error_of_one_rank_is_said_once(own_code: Path) -> None:
+    """By the one that has it, which then ends all."""
     write_modules(own_code)
     (own_code / "a lock").mkdir()
 
@@ -224,9 +224,8 @@ def test_error_is_said_once(own_code: Path) -> None:
         assert ("rank 1 on " in ended.stderr) == ("rank 1 lost" in said)
 
     jobs = (
-        (run_words("a lock"), 2, "another run is writing to it"),  # which rank 0 alone sees
-        (run_words("none", dataset="mine:data"), 2, "rank 1 lost its data"),  # which it alone sees
-        (run_words("none", model="mine:wrong"), 2, "model_args.model: mine:wrong"),  # which all see
+        (run_words("a lock"), 2, "another run is writing to it"),
+        (run_words("none", dataset="mine:data"), 2, "rank 1 lost its data"),
         (run_words("some", client_method="mine:Broken"), 1, "rank 1 lost its mind"),
     )
     with FileLock(own_code / "a lock" / ".lock"), ThreadPoolExecutor(2) as threads:
@@ -247,6 +246,11 @@ DIFFERENT = {
     "model (weights): ": {"WEIGHTS": "1"},
     "data (tensors): ": {"PIXELS": "1"},
 }
+# What is wrong on all of them.
+COMMON = {
+    "absent.yaml: ": ["run", "absent.yaml"],
+    "model_args.model: mine:wrong": run_words("none", model="mine:wrong"),
+}
 # Each rank ends by itself, so that one job has them all: all must come to their end.
 REFUSED = """
 import json, os, sys
@@ -258,9 +262,10 @@ from fednnnn_plugin.processes import job, mpi_ranks
 sys.path.insert(0, "")
 job._TIME_TO_SAVE, mpi_ranks.MpiRanks.abort = 0.0, lambda *_: None
 mine, version = os.environ["OMPI_COMM_WORLD_RANK"], fednnnn_plugin.__version__
-words, different = json.loads(Path("cases.json").read_text())
+words, different, common = json.loads(Path("cases.json").read_text())
 statuses = []
-for other in different if mine == "1" else [[]] * len(different):
+others = different if mine == "1" else [[]] * len(different)
+for words, other in [*((words, other) for other in others), *((words, []) for words in common)]:
     variables = other if isinstance(other, dict) else {}
     os.environ.update(variables)
     fednnnn_plugin.__version__ = variables.get("VERSION", version)
@@ -278,40 +283,30 @@ def test_ranks_that_differ_are_refused(own_code: Path) -> None:
     """Another option, package, or module on the machine of a rank: in a line that names it."""
     write_modules(own_code)
     words = run_words("none", model="differing:net", dataset="differing:data")
-    (own_code / "cases.json").write_text(json.dumps([words, [*DIFFERENT.values()]]))
+    cases = [words, [*DIFFERENT.values()], [*COMMON.values()]]
+    (own_code / "cases.json").write_text(json.dumps(cases))
     ended = on_ranks(3, sys.executable, "-c", REFUSED)
     for rank in range(3):
         statuses = json.loads(Path(f"statuses-{rank}.json").read_text())
-        assert statuses == [2] * len(DIFFERENT), ended
+        assert statuses == [2] * (len(DIFFERENT) + len(COMMON)), ended
     for key in DIFFERENT:
         lines = {line for line in ended.stderr.splitlines() if line.startswith(key)}
         [line] = lines
         assert "rank 1 has" in line
         assert "ranks 0, 2 have" in line
+    for said in COMMON:
+        [line] = (line for line in ended.stderr.splitlines() if line.startswith(said))
     assert not Path("none").exists()
 
 
-def test_mistake_of_some_ranks_names_them(tmp_path: Path) -> None:
-    """Rank 1 or both lack the recipe; rank 0 finds it later."""
-
-    def said(lacking: str) -> str:
-        folder = tmp_path / lacking
-        for rank in ("0", "1"):
-            (folder / rank).mkdir(parents=True)
-            if rank not in lacking:
-                (folder / rank / "own.yaml").write_text(find_recipe(FEDNNNN).read_text())
-        command = (
-            f"cd {folder}/$OMPI_COMM_WORLD_RANK; test -e own.yaml || sleep $((1 - ${{PWD: -1}})); "
-            f"exec {BIN}/fednnnn run own.yaml"
-        )
-        ended = on_ranks(2, "bash", "-c", command)
-        assert (ended.status, ended.stderr.count("own.yaml")) == (2, 1), ended
-        return ended.stderr
-
-    with ThreadPoolExecutor() as jobs:  # most of the time they wait
-        one, both = jobs.map(said, ("1", "01"))
-    assert "rank 1 on " in one
-    assert "rank 1 on " not in both
+def test_mistake_of_one_rank_names_it(tmp_path: Path) -> None:
+    for rank in ("0", "1"):
+        (tmp_path / rank).mkdir()
+    (tmp_path / "0" / "own.yaml").write_text(find_recipe(FEDNNNN).read_text())
+    run = f"cd {tmp_path}/$OMPI_COMM_WORLD_RANK; exec {BIN}/fednnnn run own.yaml"
+    ended = on_ranks(2, "bash", "-c", run)
+    assert (ended.status, ended.stderr.count("own.yaml")) == (2, 1), ended
+    assert "rank 1 on " in ended.stderr
 
 
 # Rank 2 stops itself on its way to a barrier, or in it, where rank 0 has heard of it already.
