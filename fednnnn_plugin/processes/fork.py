@@ -1,4 +1,4 @@
-"""A process that was forked for a user's code: what it is told, what it says, and how it ends."""
+"""A process that was forked for a user's code: its start, what it computes, and how it ends."""
 
 import ctypes
 import gc
@@ -6,27 +6,25 @@ import logging
 import mmap
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.errors import UserError, logged_message
 from fednnnn_plugin.processes.endings import ENDING
-from fednnnn_plugin.processes.workers import Call, Failure
+from fednnnn_plugin.processes.fork_messages import Result, Slot, report_to
+from fednnnn_plugin.processes.workers import Call
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 #: Seconds after which a fork that has said nothing is named, and after which one is ended that has
@@ -37,17 +35,6 @@ _WHY = "custom code in it may wait for a lock that another thread of the program
 _REMEDY = "device_args.worker_num: 1 trains arrays and tensors in the program itself"
 _log = logging.getLogger(__name__)
 _context = multiprocessing.get_context("fork")
-
-
-class Slot(Protocol):
-    """A model: tensors that a call may return in memory which it shares with this process."""
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All of them, in a fixed order."""
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Slot":
-        """Return what a function gives of each."""
 
 
 @dataclass
@@ -140,65 +127,6 @@ def _processor_use(process: int) -> object:
         return None
 
 
-@dataclass
-class Result:
-    """What a call gave; a model is in the slot. Or what it raised."""
-
-    given: Any = None
-    in_slot: bool = False
-    raised: tuple[str, bool, bytes | None, str] | None = None
-    is_last: bool = False  # its process has died
-
-    @classmethod
-    def of(cls, given: Any, slot: Slot) -> "Result":
-        """Return what a call gave; a model is put into the slot."""
-        if not isinstance(given, type(slot)):
-            return cls(given)
-        for mine, theirs in zip(slot.tensors, given.tensors, strict=True):
-            mine.copy_(theirs)
-        return cls(in_slot=True)
-
-    @classmethod
-    def of_error(cls, error: BaseException) -> "Result":
-        """Return what a call raised: a line, whether it is all, the cause, its traceback."""
-        text = "".join(traceback.format_exception(error))
-        users = isinstance(error, UserError)
-        cause = error.__cause__ if users else error
-        return cls(raised=(str(Failure.of(error)), users, _sent(cause) if cause else None, text))
-
-    def value(self, slot: Slot) -> Any:
-        """Return the result, or the error, with its traceback's text as the last cause."""
-        if self.raised is None:
-            return slot if self.in_slot else self.given
-        line, users, sent, text = self.raised
-        failure = UserError(line) if users else Failure(line)
-        if text and (sent or not users):
-            failure.__cause__ = RuntimeError(line)
-            with suppress(Exception):  # a module that this process cannot import
-                failure.__cause__ = pickle.loads(sent) if sent else failure.__cause__
-            failure.__cause__.__cause__ = _Traceback(text)
-        return failure
-
-
-class _Traceback(Exception):
-    """The text of a fork's traceback."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
-@dataclass(frozen=True)
-class ForkWarning:
-    text: str
-    category: type[Warning]
-    filename: str
-    line: int
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        return self.text, self.category, self.filename, self.line
-
-
 def _compute(
     calls: Sequence[Call], place: int | None, slot: Slot, end: Connection, parent: int
 ) -> None:
@@ -228,61 +156,11 @@ def _compute(
                 say(Result.of_error(error))
             place = end.recv()
 
-    _report_to(say)
+    report_to(say)
     # OpenMP has a pool for each thread that computes. That of the thread that forked has lost its
     # threads, for which a parallel loop would wait for ever; a new thread has none yet.
     with ThreadPoolExecutor(1) as thread:
         thread.submit(compute, place).result()
-
-
-def _report_to(say: Callable[[object], None]) -> None:
-    """Have this process's log records and warnings said, not handled."""
-
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        category = category if _sent(category) else UserWarning
-        say(ForkWarning(str(message), category, filename, lineno))
-
-    warnings.showwarning = show
-    saying, root = _Saying(say), logging.getLogger()
-    for logger in (root, *root.manager.loggerDict.values()):
-        if logger is root or (isinstance(logger, logging.Logger) and logger.handlers):
-            logger.handlers = [saying]
-
-
-class _Saying(logging.Handler):
-    """In the place of all handlers, through several of which a record may come."""
-
-    def __init__(self, say: Callable[[object], None]) -> None:
-        super().__init__()
-        self._say = say
-        self._said: logging.LogRecord | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record is self._said:
-            return
-        self._said = record
-        plain = {key: x for key, x in vars(record).items() if isinstance(x, str | int | float)}
-        fields = plain | {"msg": logged_message(record)}
-        if record.exc_info and record.exc_info[0]:
-            fields["exc_text"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
-        self._say(fields)
-
-
-def _sent(thing: object) -> bytes | None:
-    """Return what another process understands, or None where it would not."""
-    try:
-        content = pickle.dumps(thing)
-        pickle.loads(content)
-    except Exception:
-        return None
-    return content
 
 
 def shared(tensor: Tensor) -> Tensor:

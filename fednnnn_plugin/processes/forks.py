@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import printable, reason
-from fednnnn_plugin.processes.fork import Fork, ForkWarning, Result, Slot, shared
+from fednnnn_plugin.processes.fork import Fork, shared
+from fednnnn_plugin.processes.fork_messages import ForkWarning, Result, Slot
 from fednnnn_plugin.processes.workers import Call
 
 # Seconds that a fork has to end by itself when it has given its result; threads of the user's may
