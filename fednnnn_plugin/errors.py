@@ -2,10 +2,12 @@
 
 import json
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from difflib import get_close_matches
+from operator import attrgetter
 
 
 class UserError(ValueError):
@@ -27,6 +29,45 @@ class RunError(RuntimeError):
     Commands print it without a traceback and exit with status 1; the last finished round is
     saved.
     """
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting whose name in a message is that of where it is given.
+
+    That is the command, but within `options_named`, where Python or a FedML script begins.
+    """
+
+    python: str
+    command: str
+
+    def __str__(self) -> str:
+        return _name.get()(self)
+
+
+RESUME = Option("resume=True", "--resume")
+OVERWRITE = Option("overwrite=True", "--overwrite")
+ALLOW_CODE = Option("allow_code=True", "--allow-code")
+OUTPUT = Option("output", "--output")
+BACKEND = Option("backend", "--backend")
+OVERRIDES = Option("overrides:", "--set")
+
+_name: ContextVar[Callable[[Option], str]] = ContextVar("name", default=attrgetter("command"))
+
+
+@contextmanager
+def options_named(name: Callable[[Option], str | None]) -> Iterator[None]:
+    """Name options by ``name`` inside; those for which it has None as before."""
+    before = _name.get()
+    token = _name.set(lambda option: name(option) or before(option))
+    try:
+        yield
+    finally:
+        _name.reset(token)
+
+
+#: Decorates what a Python program calls.
+in_python = options_named(attrgetter("python"))
 
 
 MAX_LINES = 20  # of a message
@@ -84,7 +125,7 @@ def joined(lines: Iterable[str]) -> str:
     return "\n".join(different[:MAX_LINES] + ([f"... and {rest} more"] if rest > 0 else []))
 
 
-def check_known(what: str, given: str, allowed: Iterable[str]) -> None:
+def check_known(what: object, given: str, allowed: Iterable[str]) -> None:
     """Refuse an argument that is none of what is allowed, and name the nearest."""
     names = list(allowed)
     if given not in names:
@@ -100,20 +141,3 @@ def did_you_mean(
     by_lower = {name.lower(): name for name in names}
     near = get_close_matches(str(given)[:_LONGEST_VALUE].lower(), by_lower, n=1)
     return f"; did you mean {form(by_lower[near[0]])}?" if near else ""
-
-
-def in_python(text: str, words: Mapping[str, str]) -> str:
-    """A message in the words of Python, which replace the command's options: ``--resume``."""
-    return re.sub(rf"(?<!\S)({'|'.join(words)})\b", lambda found: words[found[1]], text)
-
-
-@contextmanager
-def in_words(words: Mapping[str, str]) -> Iterator[None]:
-    """Say what ends the work in the words of Python."""
-    try:
-        yield
-    except BaseException as error:
-        error.args = tuple(
-            in_python(each, words) if isinstance(each, str) else each for each in error.args
-        )
-        raise

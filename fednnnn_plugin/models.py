@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fednnnn_plugin.errors import UserError, did_you_mean, printable
 from fednnnn_plugin.networks import NNNNCifar10, NNNNDigits, NNNNMnist, resnet18_gn
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import call_code, check_arguments, find_code, is_own
+from fednnnn_plugin.user_code import check_arguments, find_code, is_own, user_code
 
 MODEL = "model_args.model"
 
@@ -139,10 +139,11 @@ def _drawing_from(seed: int) -> Iterator[None]:
 def _own_model(
     function: object, where: str, seed: int, num_classes: int, arguments: Mapping[str, object]
 ) -> nn.Module:
-    if isinstance(function, nn.Module):
-        raise UserError(f"{where}: is a model; must be a function that makes one")
-    with _drawing_from(seed):
-        model = call_code(function, where, lambda make: _made(make, num_classes, arguments))
+    if isinstance(function, nn.Module) or not callable(function):
+        kind = "a model" if isinstance(function, nn.Module) else "not callable"
+        raise UserError(f"{where}: is {kind}; must be a function that makes a model")
+    with _drawing_from(seed), user_code(where):
+        model = _made(function, num_classes, arguments)
     if not isinstance(model, nn.Module):
         raise UserError(f"{where}: returned a {type(model).__name__}; must be a torch.nn.Module")
     return model

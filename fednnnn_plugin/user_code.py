@@ -8,14 +8,15 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import Any
 
 import torch
 
-from fednnnn_plugin.errors import UserError, did_you_mean, joined, printable
+from fednnnn_plugin.errors import ALLOW_CODE, RunError, UserError, did_you_mean, joined, printable
 from fednnnn_plugin.seeds import isolated_generators
 
 _PACKAGE = f"{Path(__file__).parent}{os.sep}"
@@ -81,7 +82,7 @@ ONLY_GIVEN = (
 def refuse_code(where: str, reference: str) -> UserError:
     """The error of code that a recipe's key names and the user has not allowed."""
     return UserError(
-        f"{where}: {printable(reference)!r} is code that the recipe asks to run: add --allow-code "
+        f"{where}: {printable(reference)!r} is code that the recipe asks to run: add {ALLOW_CODE} "
         "if you trust it"
     )
 
@@ -115,22 +116,27 @@ def load_code(reference: str, where: str) -> object:
     return found
 
 
-def call_code(
-    function: object, where: str, call: Callable[[Callable[..., object]], object]
-) -> object:
-    """Return what ``call`` gets from a function that `load_code` found, on one thread.
+@contextmanager
+def user_code(where: str) -> Iterator[None]:
+    """Run a user's code on one thread; what it raises is a ``UserError`` at ``where``.
 
-    What goes wrong is a ``UserError``, which begins with ``where`` if it was none already.
+    Errors of ours stay as they are.
     """
-    if not callable(function):
-        raise UserError(f"{where}: is not callable")
     try:
         with on_threads(1):
-            return call(function)
-    except UserError:
+            yield
+    except (UserError, RunError):
         raise
     except (Exception, SystemExit) as error:
         raise UserError(f"{where}: raised {exception_text(error)}") from error
+
+
+def call_code(function: object, where: str, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that `load_code` found, as `user_code`."""
+    if not callable(function):
+        raise UserError(f"{where}: is not callable")
+    with user_code(where):
+        return function(*args, **kwargs)
 
 
 def check_arguments(function: object, where: str, given: Mapping[str, object]) -> None:
@@ -161,16 +167,14 @@ def check_arguments(function: object, where: str, given: Mapping[str, object]) -
 
 def own_module(name: str) -> ModuleType | None:
     """Import a module of the user's; None where it is a package's, or does not import."""
-    try:
+    with suppress(UserError), user_code(name), isolated_generators(0, f"import {name}"):
         spec = importlib.util.find_spec(name.partition(".")[0])
         places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
         if not places or any(_is_of_package(place) for place in places if place):
             return None
-        with on_threads(1), isolated_generators(0, f"import {name}"):
-            module = importlib.import_module(name)
-    except (Exception, SystemExit):
-        return None
-    return None if is_installed(module) else module
+        module = importlib.import_module(name)
+        return None if is_installed(module) else module
+    return None
 
 
 def is_installed(thing: FunctionType | ModuleType | type) -> bool:

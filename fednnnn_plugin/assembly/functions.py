@@ -28,7 +28,7 @@ from fednnnn_plugin.user_code import (
     find_code,
     is_own,
     object_name,
-    on_threads,
+    user_code,
 )
 
 LOSS, OPTIMIZER = "train_args.loss", "train_args.client_optimizer"
@@ -86,7 +86,7 @@ def find_functions(
     settings = {key: recipe.rule_settings[key] for key in method.keys}
     where = f"{CLIENT_METHOD}: {printable(named)}"
     with isolated_generators(recipe.common_args.random_seed, "client method"):
-        made: Any = call_code(method, where, lambda cls: cls(**settings))
+        made = call_code(method, where, **settings)
     optimizer = _optimizer(recipe, maker)
     return Functions(loss, optimizer, metrics, sampler, made, code.digests, rates)
 
@@ -195,21 +195,18 @@ def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | N
     elif decay:
         raise UserError(f"train_args.weight_decay: {decay}: {printable(name)} takes none")
     make = partial(make, **arguments)
-    error = _error_of(make, train.learning_rate, (2, 2), (2,))
-    if error and (error := _error_of(make, train.learning_rate, (2, 2))):  # Muon takes no other
-        why = printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
-        raise UserError(f"{OPTIMIZER}: {printable(name)}: {why}") from error
+    where = f"{OPTIMIZER}: {printable(name)}"
+    try:
+        _try_step(make, where, train.learning_rate, (2, 2), (2,))
+    except UserError:
+        _try_step(make, where, train.learning_rate, (2, 2))  # Muon takes no other
     return make
 
 
-def _error_of(make: MakeOptimizer, rate: float, *shapes: tuple[int, ...]) -> BaseException | None:
-    """Return what a step on parameters of these shapes raises."""
+def _try_step(make: MakeOptimizer, where: str, rate: float, *shapes: tuple[int, ...]) -> None:
+    """Make a step on parameters of these shapes."""
     trial = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
     for parameter in trial:
         parameter.grad = torch.ones_like(parameter)
-    try:
-        with isolated_generators(0, "optimizer"), on_threads(1):
-            make(trial, lr=rate).step()
-    except (Exception, SystemExit) as error:
-        return error
-    return None
+    with user_code(where), isolated_generators(0, "optimizer"):
+        make(trial, lr=rate).step()

@@ -20,7 +20,7 @@ from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.data_spec import loss_name
 from fednnnn_plugin.rounds.batches import LoaderData, PairLoader, follow_the_engine
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import call_code
+from fednnnn_plugin.user_code import call_code, user_code
 
 
 def has_loaders(brought: UserData) -> bool:
@@ -69,18 +69,15 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerp
     labels: dict[str, list[Tensor]] = {name: [] for name in loaders}
     tokens = Tokens()
 
-    def read() -> str:
-        with isolated_generators(0, "fingerprint"):  # they may shuffle: alike for every seed
-            return tensors_digest(_told(loaders, labels, tokens, loss))
-
-    digest = call_code(read, where, lambda function: function())
+    with user_code(where), isolated_generators(0, "fingerprint"):  # alike for every seed
+        digest = tensors_digest(_told(loaders, labels, tokens, loss))  # they may shuffle
     counts = {name: sum(map(len, batches)) for name, batches in labels.items()}
     classes = count_classes([*chain.from_iterable(labels.values())], where)
     *sizes, _ = counts.values()
     *of_clients, of_test = loaders.values()
     data = LoaderData(dict(enumerate(of_clients)), dict(enumerate(sizes)), of_test, classes)
     split = tensors_digest([("sizes", torch.tensor(sizes))])
-    return data, brought.fingerprint(str(digest), split), tokens
+    return data, brought.fingerprint(digest, split), tokens
 
 
 def _loader(part: object, batch_size: int, where: str, loss: str, *, of_client: bool) -> PairLoader:
@@ -97,7 +94,7 @@ def _loader(part: object, batch_size: int, where: str, loss: str, *, of_client: 
         part = TensorDataset(inputs, labels)
     is_set = isinstance(part, Dataset) or is_table(part)
     has_length = is_set and hasattr(part, "__len__")
-    count: Any = call_code(len, where, lambda length: length(part)) if has_length else 0
+    count = call_code(len, where, part) if has_length else 0
     if part is None or (has_length and not count):
         raise UserError(f"{where}: {NO_SAMPLE if of_client else 'has no sample'}")
     if not has_length or isinstance(part, IterableDataset):

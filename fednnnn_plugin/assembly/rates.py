@@ -19,7 +19,7 @@ from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.mappings import SCHEDULES
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import call_code
+from fednnnn_plugin.user_code import call_code, user_code
 
 SCHEDULE = "train_args.learning_rate_schedule"
 _LEAST, _MOST = 2.0**-126, 3.4e38  # as a recipe's learning_rate
@@ -47,19 +47,15 @@ def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rat
     if name in SCHEDULES:
         factors = schedule_factors(name, settings)
         found = [rate * factors(number) for number in range(1, left + 1)]
-    elif make is not None and _is_scheduler(make):
-        make = functools.partial(make, **settings)
-        found = _called(recipe, make, where, lambda make: torch_rates(make, rate, left))
     else:
-        found = _called(
-            recipe,
-            own,
-            where,
-            lambda function: [
-                rate * _number(function(number), f"{where}: round {number}")
-                for number in range(1, left + 1)
-            ],
-        )
+        with user_code(where), isolated_generators(recipe.common_args.random_seed, "schedule"):
+            if make is not None and _is_scheduler(make):
+                found = torch_rates(functools.partial(make, **settings), rate, left)
+            else:
+                found = [
+                    rate * _number(call_code(own, where, number), f"{where}: round {number}")
+                    for number in range(1, left + 1)
+                ]
     for number, each in enumerate((*warm, *found), start=1):
         if not _LEAST <= each <= _MOST:
             raise UserError(
@@ -72,12 +68,6 @@ def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rat
 def _is_scheduler(found: object) -> bool:
     made = found.func if isinstance(found, functools.partial) else found
     return isinstance(made, type) and issubclass(made, LRScheduler)
-
-
-def _called(recipe: Recipe, function: object, where: str, call: Callable[..., Any]) -> Any:
-    """Return what a call gives, with the global generators seeded for it."""
-    with isolated_generators(recipe.common_args.random_seed, "schedule"):
-        return call_code(function, where, call)
 
 
 def _number(value: Any, where: str) -> float:

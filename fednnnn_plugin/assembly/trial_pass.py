@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.rounds.batches import Batch, LoaderData, PairLoader
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import exception_text
+from fednnnn_plugin.user_code import exception_text, user_code
 
 _SAME = 1e-3  # of the largest value: merging and its undoing round
 _FEW, _MANY = 32, 256  # samples that are looked at, of arrays and of a loader's batch
@@ -115,7 +115,7 @@ def _samples(data: FederatedData | LoaderData) -> Batch | None:
     if isinstance(data, FederatedData):  # which may be sorted by class
         step = -(-len(data.train_labels) // _FEW)
         return data.normalised(data.train_images[::step]), data.train_labels[::step]
-    with suppress(Exception, SystemExit), isolated_generators(0, "model check"):
+    with suppress(UserError), user_code("data"), isolated_generators(0, "model check"):
         for loader in data.train_loaders.values():
             for inputs, labels in loader:
                 if len(inputs) and isinstance(inputs, Tensor) and isinstance(labels, Tensor):
@@ -218,14 +218,10 @@ class _Trial:
 
     def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         loss = self.loss
-        try:
+        of = f"outputs of {list(outputs.shape)} and targets of {list(labels.shape)}"
+        own = user_code(f"train_args.loss: {loss.name}: of {of}")
+        with nullcontext() if loss in LOSSES.values() else own:
             value: object = loss(outputs, labels)
-        except (Exception, SystemExit) as error:
-            if loss in LOSSES.values():
-                raise
-            of = f"outputs of {list(outputs.shape)} and targets of {list(labels.shape)}"
-            raised = exception_text(error)
-            raise UserError(f"train_args.loss: {loss.name}: of {of}: raised {raised}") from error
         if isinstance(value, Tensor) and not value.ndim and value.is_floating_point():
             return value
         kind = f"{value.dtype} of {list(value.shape)}" if isinstance(value, Tensor) else type(value)

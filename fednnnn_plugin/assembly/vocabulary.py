@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.user_code import user_code
 
 
 @dataclass
@@ -82,6 +83,6 @@ def _embeddings(
         given = torch.full_like(sample, token, device=like.device)
         # What else is wrong with the model is said by who tries it on real samples.
         seeded = isolated_generators(0, "model check")
-        with suppress(Exception, SystemExit), torch.no_grad(), seeded:
+        with suppress(UserError), user_code("model"), torch.no_grad(), seeded:
             model(given)
     return {name: rows[name] for name, seen in read.items() if len(seen) == len(tokens)}

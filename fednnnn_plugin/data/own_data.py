@@ -85,7 +85,7 @@ def bring_data(
         return UserData(with_arrays(given, where, partition_by), {})
     with isolated_generators(seed, "data"):
         before = generators_state()
-        returned = call_code(found, where, lambda load: load(**arguments))
+        returned = call_code(found, where, **arguments)
         drew = generators_state() != before
     returned = with_arrays(returned, where, partition_by)
     return UserData(returned, code_digests(found) if drew else {})

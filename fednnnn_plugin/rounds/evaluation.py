@@ -17,7 +17,7 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.rounds.batches import Batch
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import exception_text, on_threads
+from fednnnn_plugin.user_code import user_code
 
 # Large enough to hide a GPU's launches; on a CPU small enough for the caches.
 _GPU_BATCH, _CPU_BATCH = 2_000, 200
@@ -197,12 +197,7 @@ def evaluation(
 
 
 def _measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float | None:
-    try:
-        with on_threads(1), isolated_generators(0, "metric"):
-            value = float(metric(outputs.clone(), targets.clone()))
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        where = f"validation_args.metrics: {printable(name)}"
-        raise UserError(f"{where}: raised {exception_text(error)}") from error
+    where = f"validation_args.metrics: {printable(name)}"
+    with user_code(where), isolated_generators(0, "metric"):
+        value = float(metric(outputs.clone(), targets.clone()))
     return value if math.isfinite(value) else None

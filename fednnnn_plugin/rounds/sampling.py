@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fednnnn_plugin.errors import UserError, shown
 from fednnnn_plugin.seeds import isolated_generators, torch_generator
-from fednnnn_plugin.user_code import call_code
+from fednnnn_plugin.user_code import call_code, user_code
 
 SAMPLING = "train_args.client_sampling"
 
@@ -38,14 +38,10 @@ def draw_cohort(
     if sampler is None:
         return sorted(torch.randperm(num_clients, generator=generator)[:cohort_size].tolist())
 
-    def call(function: Callable[..., Any]) -> list[int]:
-        given = function(round_number, num_clients, cohort_size, generator)
-        return _checked(given, where, num_clients, cohort_size)
-
     where = f"{SAMPLING}: round {round_number}"
-    with isolated_generators(seed, "sampler", round_number):
-        clients: Any = call_code(sampler, where, call)
-    return sorted(clients)
+    with isolated_generators(seed, "sampler", round_number), user_code(where):
+        given = call_code(sampler, where, round_number, num_clients, cohort_size, generator)
+        return sorted(_checked(given, where, num_clients, cohort_size))
 
 
 def _checked(given: Any, where: str, num_clients: int, cohort_size: int) -> list[int]:

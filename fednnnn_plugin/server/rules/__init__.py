@@ -4,8 +4,8 @@ import copy
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pkgutil import iter_modules
@@ -14,9 +14,9 @@ from typing import Any, Literal, TypeVar, get_args
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fednnnn_plugin.errors import RunError, UserError, printable, shown
+from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.server.update import Update
-from fednnnn_plugin.user_code import exception_text, load_code, on_threads
+from fednnnn_plugin.user_code import load_code, user_code
 
 #: What is tested and reported: the plain average ``w_t + S``, ``w_{t+1}``, or the mean of ``w_t``
 #: and ``w_{t+1}``.
@@ -131,18 +131,10 @@ class Rule:
         """Tell whether it is this package's, not a user's."""
         return self.optimizer.__module__.startswith("fednnnn_plugin.")
 
-    @contextmanager
-    def _called(self) -> Iterator[None]:
+    def _called(self) -> AbstractContextManager[None]:
         """Call a custom class on one thread, and say on one line what it raises."""
-        try:
-            with nullcontext() if self.is_ours else on_threads(1):
-                yield
-        except (Exception, SystemExit) as error:
-            if isinstance(error, UserError | RunError) or self.is_ours:
-                raise
-            raise UserError(
-                f"federated_optimizer: {self.name}: raised {exception_text(error)}"
-            ) from error
+        where = f"federated_optimizer: {self.name}"
+        return nullcontext() if self.is_ours else user_code(where)
 
 
 #: Every registered rule by its name: the paper's in the order of its table, then the others.
