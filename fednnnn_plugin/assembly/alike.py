@@ -9,7 +9,7 @@ import fednnnn_plugin
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.unchanged import PLACEMENT
 from fednnnn_plugin.client.replica import named_tensors
-from fednnnn_plugin.errors import joined, printable, shown
+from fednnnn_plugin.errors import OVERWRITE, RESUME, joined, printable, shown
 from fednnnn_plugin.fingerprint import NOT_COVERED, tensors_digest
 from fednnnn_plugin.processes.ranks import AgreedError, Ranks
 from fednnnn_plugin.recipe import Recipe, resolved
@@ -32,7 +32,7 @@ def check_same_start(recipe: Recipe, mode: Mode, ranks: Ranks, *, only_check: bo
     for key, value in resolved(recipe).items():
         if key not in _OF_A_MACHINE and not key.startswith("tracking_args."):
             facts[key] = repr(value) if isinstance(value, list | dict) else shown(value)
-    facts |= {"--resume, --overwrite": mode, "command": "check" if only_check else "run"}
+    facts |= {f"{RESUME}, {OVERWRITE}": mode, "command": "check" if only_check else "run"}
     _check_alike(facts, ranks, "must be the same on all ranks")
 
 

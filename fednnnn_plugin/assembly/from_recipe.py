@@ -14,7 +14,7 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import LOSSES
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.data.own_data import UserData
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import OUTPUT, OVERRIDES, OVERWRITE, RESUME, UserError
 from fednnnn_plugin.files import expanded
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.followers.trackers import WeightsAndBiases
@@ -64,13 +64,13 @@ def run_folder(recipe: Recipe, output: Path | str | None = None, here: Path | No
     try:
         return here / Path(output).expanduser()
     except RuntimeError:
-        raise UserError(f"--output: {output}: there is no such home directory") from None
+        raise UserError(f"{OUTPUT}: {output}: there is no such home directory") from None
 
 
 def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -> Mode:
     """Return how a run is to begin: as was asked for, else as its recipe says."""
     if resume and overwrite:
-        raise UserError("--resume, --overwrite: give one of them")
+        raise UserError(f"{RESUME}, {OVERWRITE}: give one of them")
     if not resume and not overwrite:
         resume, overwrite = recipe.tracking_args.resume, recipe.tracking_args.overwrite
     return "resume" if resume else "overwrite" if overwrite else "new"
@@ -208,7 +208,7 @@ def check_services(recipe: Recipe, overrides: Sequence[str], *, by_fedml: bool) 
             by_command = ", or start `fedml run`" if key.startswith("common") else ""
             raise UserError(
                 f"{key}: true: the recipe asks to send the run's numbers to a service: say so "
-                f"yourself with --set {key}=true{by_command}; or --set {key}=false"
+                f"yourself with {OVERRIDES} {key}=true{by_command}; or {OVERRIDES} {key}=false"
             )
 
 

@@ -17,7 +17,7 @@ from fednnnn_plugin.assembly.inputs import recipe_model
 from fednnnn_plugin.assembly.unchanged import is_of_other_code
 from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.errors import UserError, in_python, printable, reason
 from fednnnn_plugin.models import MODEL, form_in
 from fednnnn_plugin.recipe import load_recipe
 from fednnnn_plugin.rounds.batches import LoaderData
@@ -66,6 +66,7 @@ class Normalised(nn.Module):
         return (images.to(torch.float32) * self.factor - self.shift).to(self.dtype)
 
 
+@in_python
 def load_model(
     folder: Path | str,
     model: nn.Module | Callable[..., nn.Module] | None = None,
@@ -115,7 +116,7 @@ def load_model(
     if model is not None and not names_object(name):
         raise UserError(f"model: the run in {printable(files.path)} has {name} for {MODEL}")
     if names_code(name) and not allow_code:
-        raise UserError(str(refuse_code(where, name)).replace("--allow-code", "allow_code=True"))
+        raise refuse_code(where, name)
     try:
         state, metadata = read_tensors(files.model)
         of_data = _OfData.model_validate_json(metadata.get(_KEY, ""))

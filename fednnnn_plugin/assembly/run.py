@@ -25,7 +25,7 @@ from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, name_client_method
 from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.data.own_split import clients_of
-from fednnnn_plugin.errors import UserError, in_words, shown
+from fednnnn_plugin.errors import UserError, in_python, shown
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.followers.progress import progress_display
 from fednnnn_plugin.models import MODEL
@@ -90,15 +90,6 @@ _KEYS = {
 }
 # Objects of these are settings, as a recipe has them.
 _SETTINGS = (SCHEDULE, STOP)
-#: What Python calls the command's options.
-IN_PYTHON = {
-    "--resume": "resume=True",
-    "--overwrite": "overwrite=True",
-    "--allow-code": "allow_code=True",
-    "--output": "output",
-    "--backend": "backend",
-    "--set": "overrides:",
-}
 
 
 @dataclass(frozen=True)
@@ -120,6 +111,7 @@ class Run:
         return str(self.folder)
 
 
+@in_python
 def run(
     recipe: Path | str,
     *,
@@ -239,7 +231,7 @@ def run(
             "stop": stop,
         }
     )
-    with exit_at_signals(), in_words(IN_PYTHON):
+    with exit_at_signals():
         return start_recipe(
             recipe,
             overrides=[*names, *as_options(overrides or ())],
@@ -270,7 +262,7 @@ def start_recipe(
 ) -> Run:
     """Run a recipe, as :func:`run` does, with the ``objects`` in the place of ``section.key``.
 
-    Its messages are the command's. ``only_check`` ends it where the first round would begin, with
+    ``only_check`` ends it where the first round would begin, with
     nothing written to the folder.
     """
     open_standard_files()

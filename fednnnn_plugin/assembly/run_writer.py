@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import safetensors.torch
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.rounds.client_vectors import MethodState
@@ -57,8 +57,8 @@ class RunWriter:
         checkpoint = self._checkpoints.load(recorded, vectors.check if vectors else None)
         if checkpoint is None and self._folder.summary.exists():
             raise UserError(
-                f"--resume: {path}: no whole checkpoint of the {recorded} rounds that are done: "
-                "replace the run with --overwrite"
+                f"{RESUME}: {path}: no whole checkpoint of the {recorded} rounds that are done: "
+                f"begin anew with {OVERWRITE}"
             )
         if checkpoint is None:
             _log.warning("%s: no checkpoint: starting from round 1", self._folder.path)
@@ -67,7 +67,7 @@ class RunWriter:
         rounds = federation.schedule.rounds
         if checkpoint.round >= rounds and recorded > rounds:
             raise UserError(
-                f"--resume: train_args.comm_round: {rounds}: the run in {self._folder.path} is at "
+                f"{RESUME}: train_args.comm_round: {rounds}: the run in {self._folder.path} is at "
                 f"round {recorded} already"
             )
         device = self.train_state.server.served.vector.device
@@ -75,8 +75,7 @@ class RunWriter:
         state = federation.server.restore(checkpoint.server, device)
         if state is None:
             raise UserError(
-                f"--resume: {path}: its checkpoint is of another model; replace the run with "
-                "--overwrite"
+                f"{RESUME}: {path}: its checkpoint is of another model; begin anew with {OVERWRITE}"
             )
         self._saved = checkpoint.round
         sums = self._metrics.until(self._saved)

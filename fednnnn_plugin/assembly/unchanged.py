@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import UserError, printable, shown
+from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError, printable, shown
 from fednnnn_plugin.files import open_regular, write_atomically
 from fednnnn_plugin.fingerprint import NOT_COVERED, Fingerprint, code_digests, tensors_digest
 from fednnnn_plugin.processes.devices import device_facts
@@ -42,7 +42,7 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
     train = sections.get("train_args")
     stored_names = {key: train.get(key) if isinstance(train, dict) else None for key in own}
     if left := sorted(named_objects(sections) - named_objects(recipe.model_dump())):
-        raise UserError(f"--resume: {folder.recipe}: {', '.join(left)}: {ONLY_GIVEN}")
+        raise UserError(f"{RESUME}: {folder.recipe}: {', '.join(left)}: {ONLY_GIVEN}")
     changed: dict[str, tuple[object, object]] = {
         f"train_args.{key}": (name, own[key])
         for key, name in stored_names.items()
@@ -58,7 +58,7 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
     if changed:
         raise UserError(
             "\n".join(
-                f"--resume: {key}: {_told(given)}: the run in {folder.path} has {_told(before)}; "
+                f"{RESUME}: {key}: {_told(given)}: the run in {folder.path} has {_told(before)}; "
                 f"only train_args.comm_round, {STOP}, and what places ranks on GPUs and cores, may "
                 "differ"
                 for key, (before, given) in changed.items()
@@ -132,16 +132,14 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerpr
         return
     stored = _stored(folder)
     if stored is None:
-        raise UserError(
-            f"--resume: {folder.fingerprint}: damaged: replace the run with --overwrite"
-        )
+        raise UserError(f"{RESUME}: {folder.fingerprint}: damaged: begin anew with {OVERWRITE}")
     before, device = stored.pop(_VERSIONS, {}), stored.pop(_DEVICE, {})
     now = begun[_DEVICE]
     if device.get("kind", now["kind"]) != now["kind"]:
         raise UserError(
-            f"--resume: device_args: the run in {folder.path} was begun on "
+            f"{RESUME}: device_args: the run in {folder.path} was begun on "
             f"{printable(device['kind'])}, and this is {now['name']}, which computes other bits: "
-            "resume it there, or replace it with --overwrite"
+            f"resume it there, or begin anew with {OVERWRITE}"
         )
     same_python = _minor(before) == _minor(begun[_VERSIONS])
     if changed := [
@@ -151,16 +149,17 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerpr
     ]:
         uncompared = "" if same_python else "; its code is not compared"
         _log.warning(
-            "--resume: the run in %s was begun with %s: its numbers may differ%s",
+            "%s: the run in %s was begun with %s: its numbers may differ%s",
+            RESUME,
             *(folder.path, "; ".join(changed), uncompared),
         )
     for whose, digests in fingerprint.items():
         if unknown := digests.get(NOT_COVERED):
-            _log.warning("--resume: %s: not compared, as no digest tells it: %s", whose, unknown)
+            _log.warning("%s: %s: not compared, as no digest tells it: %s", RESUME, whose, unknown)
     if differing := _changed(stored, fingerprint, code=same_python):
         raise UserError(
-            f"--resume: {', '.join(differing)}: not what the run in {folder.path} is of: give what "
-            "it was begun with, replace it with --overwrite, or choose another folder"
+            f"{RESUME}: {', '.join(differing)}: not what the run in {folder.path} is of: give what "
+            f"it was begun with, begin anew with {OVERWRITE}, or choose another folder"
         )
 
 

@@ -10,7 +10,7 @@ from fednnnn_plugin.assembly.federation import run_federation
 from fednnnn_plugin.assembly.from_recipe import recipe_followers, run_folder, run_mode
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError, options_named
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 from fednnnn_plugin.fedml.keys import (
     warn_of_near_keys,
@@ -43,6 +43,8 @@ _OTHER_TASKS = ("stackoverflow_lr", "stackoverflow_nwp", "fed_shakespeare")
 # FedML's single-process loops leave these out without a word.
 _HOOKS = ("enable_attack", "enable_defense", "enable_dp", "enable_fhe", "enable_contribution")
 
+_OPTIONS = {RESUME: "tracking_args.resume: true", OVERWRITE: "tracking_args.overwrite: true"}
+
 
 class Simulator:
     """A simulation of ours, with the interface of FedML's simulators.
@@ -55,6 +57,7 @@ class Simulator:
     the evaluation model in ``model``, as FedML's simulators leave theirs.
     """
 
+    @options_named(_OPTIONS.get)
     def __init__(
         self,
         args: Any,
@@ -96,6 +99,7 @@ class Simulator:
             fingerprint = {**own, **functions.digests}
             self._inputs = Inputs(model, data, device, trainer, fingerprint, functions, tester)
 
+    @options_named(_OPTIONS.get)
     def run(self) -> None:
         """Run the federation; under MPI rank 0 has its folder and its model."""
         tracking = recipe_followers(self._recipe, Mlops) if self._ranks.rank == 0 else []

@@ -13,7 +13,7 @@ from types import FrameType
 
 import click
 
-from fednnnn_plugin.errors import RunError, UserError, escaped
+from fednnnn_plugin.errors import RESUME, RunError, UserError, escaped
 
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
@@ -171,7 +171,7 @@ def resumable() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated) as error:
-        error.args = ("continue with --resume",)
+        error.args = (f"continue with {RESUME}",)
         raise
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fednnnn_plugin.errors import UserError, shown
+from fednnnn_plugin.errors import BACKEND, UserError, shown
 from fednnnn_plugin.processes.endings import (
     Terminated,
     ending,
@@ -31,7 +31,7 @@ def choose_ranks(backend: str | None) -> Ranks:
         raise UserError(f"backend: {shown(backend)}: must be 'sp' or 'MPI'")
     launched = launched_ranks()
     if backend == "sp" and launched > 1:
-        raise UserError(f"--backend sp: {launched} processes were launched: start one, or use MPI")
+        raise UserError(f"{BACKEND} sp: {launched} processes were launched: start one, or use MPI")
     if backend != "MPI" and launched == 1:
         return Ranks()
     try:
@@ -39,12 +39,12 @@ def choose_ranks(backend: str | None) -> Ranks:
     except (ImportError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"--backend MPI: mpi4py does not import ({reason}): install fednnnn-plugin[mpi]"
+            f"{BACKEND} MPI: mpi4py does not import ({reason}): install fednnnn-plugin[mpi]"
         ) from None
     ranks = MpiRanks(MPI.COMM_WORLD)
     if launched not in (1, ranks.size):
         raise UserError(
-            f"--backend MPI: {launched} processes were launched, but MPI sees {ranks.size}: launch "
+            f"{BACKEND} MPI: {launched} processes were launched, but MPI sees {ranks.size}: launch "
             f"them with the mpirun of the MPI that mpi4py uses ({ranks.library}); under Slurm, "
             "srun with --mpi=pmix, or mpirun"
         )

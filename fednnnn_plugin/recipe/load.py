@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fednnnn_plugin.errors import UserError, joined, printable
+from fednnnn_plugin.errors import OVERRIDES, UserError, joined, printable
 from fednnnn_plugin.reading import NotReadableError, read_mapping, read_yaml, write_yaml
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys, own_keys
@@ -52,12 +52,14 @@ def load_recipe(
     _replace(sections, objects)
     overridden = _override(sections, overrides)
     if twice := overridden & objects.keys():
-        raise UserError(joined(f"--set {key}: an object was given for it" for key in sorted(twice)))
+        raise UserError(
+            joined(f"{OVERRIDES} {key}: an object was given for it" for key in sorted(twice))
+        )
     if clients:
         _follow_split(sections, clients, overridden)
 
     def place(key: str) -> str:
-        return f"{'--set' if key in overridden else f'{where}:'} {printable(key)}"
+        return f"{OVERRIDES if key in overridden else f'{where}:'} {printable(key)}"
 
     caller = Caller(place, foreign, foreign, allow_code, frozenset(objects))
     return build(path.stem, sections, caller)
@@ -147,7 +149,7 @@ def _override(sections: dict[str, Any], overrides: Sequence[str]) -> set[str]:
             section, key = _target(target.strip() if equals else "")
             value = read_yaml(text)
         except NotReadableError as error:
-            problems.append(f"--set {printable(override)}: {error}")
+            problems.append(f"{OVERRIDES} {printable(override)}: {error}")
             continue
         if isinstance(keys := sections.get(section), dict):
             keys[key] = value

@@ -11,10 +11,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from fednnnn_plugin.errors import UserError, shown
+from fednnnn_plugin.errors import Option, UserError, shown
+
+OUT = Option("out", "--out")
+LAYERS = Option("layers", "--layer")
+TARGET = Option("target", "--target")
+FORMAT = Option("formats", "--format")
+HUE = Option("hue", "--hue")
 
 
-def checked_path(what: str, given: object) -> Path:
+def checked_path(what: object, given: object) -> Path:
     """A path, of which ``~`` is the home directory."""
     if not isinstance(given, str | os.PathLike):
         raise UserError(f"{what}: {shown(given)}: must be a path")
@@ -42,7 +48,7 @@ def run_paths(given: Iterable[object]) -> list[Path]:
     return found
 
 
-def checked_names(what: str, given: object) -> list[str]:
+def checked_names(what: object, given: object) -> list[str]:
     """One name or several."""
     names = [given] if isinstance(given, str) else given
     if isinstance(names, Iterable):
@@ -52,7 +58,7 @@ def checked_names(what: str, given: object) -> list[str]:
     raise UserError(f"{what}: {shown(given)}: must be a name, or a list of names")
 
 
-def check_finite(what: str, given: object) -> None:
+def check_finite(what: object, given: object) -> None:
     """Refuse what is no finite number."""
     if not isinstance(given, Real) or not isfinite(given):
         raise UserError(f"{what}: {shown(given)}: must be a finite number")

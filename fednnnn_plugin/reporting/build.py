@@ -17,7 +17,14 @@ import pandas as pd
 from fednnnn_plugin.errors import UserError, check_known, printable
 from fednnnn_plugin.reporting import runs as run_folders
 from fednnnn_plugin.reporting import search_figures, tables
-from fednnnn_plugin.reporting.arguments import check_finite, checked_names
+from fednnnn_plugin.reporting.arguments import (
+    FORMAT,
+    HUE,
+    LAYERS,
+    TARGET,
+    check_finite,
+    checked_names,
+)
 from fednnnn_plugin.reporting.cells import as_csv
 from fednnnn_plugin.reporting.charts import Chart, condition_charts
 from fednnnn_plugin.reporting.conditions import arrange, references
@@ -66,11 +73,11 @@ def build_report(
     """
     check_free(out, overwrite=overwrite)
     if target is not None:
-        check_finite("--target", target)
-    asked = ["svg", *checked_names("--format", formats)]
+        check_finite(TARGET, target)
+    asked = ["svg", *checked_names(FORMAT, formats)]
     for name in asked:
-        check_known("--format", name, FORMATS)
-    kinds, layers = [kind for kind in FORMATS if kind in asked], checked_names("--layer", layers)
+        check_known(FORMAT, name, FORMATS)
+    kinds, layers = [kind for kind in FORMATS if kind in asked], checked_names(LAYERS, layers)
     runs, warnings = run_folders.read_folders(paths)
     studies = _studies(paths, warnings)
     if runs.empty and not studies:
@@ -78,13 +85,13 @@ def build_report(
     known = run_folders.layers(runs)
     for name in set(layers) - set(known):
         recorded = ", ".join(known) or "none"
-        warnings.append(f"--layer: {printable(name)}: no run recorded it; recorded are {recorded}")
+        warnings.append(f"{LAYERS}: {printable(name)}: no run recorded it; recorded are {recorded}")
     files: Files = {}
     shown: dict[str, Table] = {}
     sections: list[Section] = []
     if not runs.empty:
         files["rounds.csv"] = as_csv(runs)
-        runs = arrange(runs, warnings, checked_names("--hue", hue))
+        runs = arrange(runs, warnings, checked_names(HUE, hue))
         shown["accuracy"] = tables.accuracy(runs)
         if target is not None:
             shown["rounds-to-accuracy"] = tables.rounds_to(runs, target)

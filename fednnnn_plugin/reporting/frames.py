@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fednnnn_plugin.errors import UserError, in_words
+from fednnnn_plugin.errors import UserError, in_python
 from fednnnn_plugin.quantities import NORMS
 from fednnnn_plugin.reporting.arguments import run_paths
 from fednnnn_plugin.reporting.conditions import LINE, arrange, placed
@@ -55,6 +55,7 @@ def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     return runs[[*first, *runs.columns.drop(first)]]
 
 
+@in_python
 def summary(
     runs: pd.DataFrame, target: float | None = None, *, hue: str | Sequence[str] | None = None
 ) -> pd.DataFrame:
@@ -84,8 +85,7 @@ def summary(
     columns = ["method", "seeds", "rounds", "metric", "best", "best_sd", "final", "final_sd"]
     table = averaged(every).set_index(LINE)[columns]
     if target is not None:
-        with in_words({"--target": "target"}):
-            found = reaching(runs, every, target).set_index(LINE)
+        found = reaching(runs, every, target).set_index(LINE)
         table["reached"], table["rounds_to_target"] = found["reached"], found["rounds"]
     return table.reset_index()
 

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.reporting.arguments import check_finite
+from fednnnn_plugin.reporting.arguments import TARGET, check_finite
 from fednnnn_plugin.reporting.conditions import LINE
 from fednnnn_plugin.reporting.runs import SECONDS
 
@@ -54,9 +54,9 @@ def reaching(runs: pd.DataFrame, every: pd.DataFrame, target: float) -> pd.DataF
     that did not is later than all that did: NaN unless more than half did. ``every`` are the
     runs' ``outcomes``.
     """
-    check_finite("--target", target)
+    check_finite(TARGET, target)
     if {*every["metric"]} == {ACCURACY} and not 0.0 < target <= 1.0:
-        raise UserError(f"--target: {target:g}: an accuracy must be above 0 and at most 1")
+        raise UserError(f"{TARGET}: {target:g}: an accuracy must be above 0 and at most 1")
     runs = with_values(runs)
     lower = runs["lower_is_better"]
     there = (runs["value"] >= target).where(~lower.fillna(False), runs["value"] <= target)

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 from tempfile import mkdtemp
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import OVERWRITE, UserError, printable
+from fednnnn_plugin.reporting.arguments import OUT
 
 Files = dict[str, bytes]  # by their place in the report's folder
 
@@ -28,15 +29,15 @@ def check_free(out: Path, *, overwrite: bool) -> None:
     """Refuse a folder with files of a report's names, unless to ``overwrite`` a report."""
     where = printable(out)
     if out.exists() and not out.is_dir():
-        raise UserError(f"--out: {where}: is no folder")
+        raise UserError(f"{OUT}: {where}: is no folder")
     there = [name for name in _PARTS if os.path.lexists(out / name)]
     if there and not overwrite:
         raise UserError(
-            f"--out: {where}: {there[0]} is there already: replace a report with --overwrite, or "
+            f"{OUT}: {where}: {there[0]} is there already: replace a report with {OVERWRITE}, or "
             "name another folder"
         )
     if there and not _is_report(out):
-        raise UserError(f"--out: {where}: {there[0]} is of no report: name another folder")
+        raise UserError(f"{OUT}: {where}: {there[0]} is of no report: name another folder")
 
 
 def write_report(out: Path, files: Files) -> None:

@@ -7,15 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fednnnn_plugin.errors import in_python, in_words
-from fednnnn_plugin.reporting.arguments import checked_path, run_paths
+from fednnnn_plugin.errors import in_python
+from fednnnn_plugin.reporting.arguments import OUT, checked_path, run_paths
 from fednnnn_plugin.reporting.build import build_report
 
 _log = logging.getLogger(__name__)
-_WORDS = {"--out": "out", "--layer": "layers", "--target": "target", "--format": "formats"}
-_WORDS |= {"--hue": "hue", "--overwrite": "overwrite=True"}
 
 
+@in_python
 def report(
     *runs: Path | str | Iterable[Path | str],
     out: Path | str = "report",
@@ -49,10 +48,9 @@ def report(
         UserError: no run was found, a bad argument, or ``out`` has a report and ``overwrite`` is
             not set, or has files of such names that are of no report.
     """
-    with in_words(_WORDS):
-        paths, folder = run_paths(runs), checked_path("--out", out)
-        how: Any = {"layers": layers, "target": target, "formats": formats, "hue": hue}
-        built = build_report(paths, folder, **how, overwrite=overwrite)
+    paths, folder = run_paths(runs), checked_path(OUT, out)
+    how: Any = {"layers": layers, "target": target, "formats": formats, "hue": hue}
+    built = build_report(paths, folder, **how, overwrite=overwrite)
     for warning in built.warnings:
-        _log.warning("%s", in_python(warning, _WORDS))
+        _log.warning("%s", warning)
     return built.page

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 from pydantic import BaseModel
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, in_python
 from fednnnn_plugin.reporting.style import BLUE, PAPER, axes, drawn, log_axis, panels, styled
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def counts_text(counts: pd.DataFrame) -> str:
     )
 
 
+@in_python
 @styled
 def partition(
     counts: Recipe | Path | str | pd.DataFrame | npt.ArrayLike,

@@ -19,7 +19,7 @@ from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError
 from fednnnn_plugin.files import open_regular, write_atomically
 from fednnnn_plugin.run_folder.folder import RunFolder
 
@@ -161,7 +161,7 @@ def kept_widths(folder: RunFolder, most: int) -> Widths | None:
     except (OSError, ValidationError):
         widths = {}
     if 0 not in widths:
-        raise UserError(f"--resume: {folder.widths}: damaged: replace the run with --overwrite")
+        raise UserError(f"{RESUME}: {folder.widths}: damaged: begin anew with {OVERWRITE}")
     return {first: min(width, most) for first, width in widths.items()}
 
 

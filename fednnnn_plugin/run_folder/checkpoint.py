@@ -10,7 +10,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError
 from fednnnn_plugin.files import MEMORY, open_regular, write_atomically
 from fednnnn_plugin.run_folder.folder import checkpoints_in, round_of
 
@@ -83,8 +83,8 @@ class CheckpointFolder:
             return found
         if late:
             raise UserError(
-                f"--resume: {self.path.parent / 'metrics.jsonl'}: line {recorded + 1} is damaged "
-                "or missing: mend it, or replace the run with --overwrite"
+                f"{RESUME}: {self.path.parent / 'metrics.jsonl'}: line {recorded + 1} is damaged "
+                f"or missing: mend it, or begin anew with {OVERWRITE}"
             )
         return None
 

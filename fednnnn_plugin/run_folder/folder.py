@@ -11,7 +11,7 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
-from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.errors import OUTPUT, OVERWRITE, RESUME, RunError, UserError
 from fednnnn_plugin.files import LONGEST_LINE, TEMPORARY
 from fednnnn_plugin.processes.endings import raise_lost_stop, resumable
 from fednnnn_plugin.run_folder.client_files import client_files_in
@@ -63,7 +63,7 @@ class RunFolder:
         may lead to others' files, and on a pipe a run would wait for ever.
         """
         if Path(os.path.realpath(self.path)) == Path.cwd():  # a loop of links is no error to it
-            raise UserError("--output: must name a folder for the run, not the current one")
+            raise UserError(f"{OUTPUT}: must name a folder for the run, not the current one")
         folders = (self.checkpoints, self.clients, *self._tracked)
         kept = (*checkpoints_in(self.checkpoints), *client_files_in(self.clients))
         files = (self._lock, *self._files, *kept)
@@ -72,33 +72,31 @@ class RunFolder:
             fits = path.is_dir() if path in folders else path.is_file()
             if path.is_symlink() or not fits:
                 kind = "folder" if path in folders else "regular file"
-                raise UserError(f"--output: {path}: not a {kind}: move it away")
+                raise UserError(f"{OUTPUT}: {path}: not a {kind}: move it away")
         if mode == "new" and self.holds_rounds():
             raise UserError(
-                f"--output: {self.path}: it already holds a run; continue with --resume, replace "
-                "it with --overwrite (in the YAML of a FedML script: tracking_args.resume: true or "
-                "tracking_args.overwrite: true), or choose another folder"
+                f"{OUTPUT}: {self.path}: it already holds a run; continue with {RESUME}, replace "
+                f"it with {OVERWRITE}, or choose another folder"
             )
         if mode == "new" and there and self._lock not in there:
             raise UserError(
-                f"--output: {there[0]}: it is there already; replace it with --overwrite, or "
+                f"{OUTPUT}: {there[0]}: it is there already; replace it with {OVERWRITE}, or "
                 "choose another folder"
             )
         if mode == "resume" and self.recipe not in there and self.holds_rounds():
             raise UserError(
-                f"--resume: {self.recipe}: missing: put it back, or replace the run with "
-                "--overwrite"
+                f"{RESUME}: {self.recipe}: missing: put it back, or begin anew with {OVERWRITE}"
             )
         if mode == "resume" and self.recipe not in there and self._lock not in there:
             raise UserError(
-                f"--resume: {self.path}: it holds no run; leave --resume out to begin one"
+                f"{RESUME}: {self.path}: it holds no run; leave {RESUME} out to begin one"
             )
 
     def check_free(self) -> None:
         """Refuse a folder that cannot be made or written to, or that is in use; make none."""
         nearest = next(p for p in (self.path, *self.path.parents) if os.path.lexists(p))
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-            raise UserError(f"--output: {self.path}: cannot be written to")
+            raise UserError(f"{OUTPUT}: {self.path}: cannot be written to")
         if self._lock.exists():
             with self._acquire():
                 pass
@@ -129,7 +127,7 @@ class RunFolder:
             if error.errno in _DISK_FULL:
                 raise OSError(error.errno, error.strerror, str(self.path)) from error
             raise UserError(
-                f"--output: {self.path}: cannot be written to: {error.strerror}"
+                f"{OUTPUT}: {self.path}: cannot be written to: {error.strerror}"
             ) from None
         with held, resumable():
             self.check(mode)  # again: a run may have begun and ended in the meantime
@@ -148,7 +146,7 @@ class RunFolder:
         try:
             return FileLock(self._lock, timeout=0).acquire()  # the kernel's: ends with its process
         except Timeout:
-            raise UserError(f"--output: {self.path}: another run is writing to it") from None
+            raise UserError(f"{OUTPUT}: {self.path}: another run is writing to it") from None
 
     def check_held(self) -> None:
         """Refuse to write where the folder was moved or its lock removed since it was locked.

@@ -15,14 +15,21 @@ from fednnnn_plugin.data.images import are_classes
 from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.data.partition import partition, partition_name
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.errors import RunError, UserError, joined
+from fednnnn_plugin.errors import OVERRIDES, RESUME, RunError, UserError, joined, options_named
 from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.recipe import differences
 from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.reporting.study import Plan, is_study, read_plan, read_study
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.tuning.options import LEARNING_RATE_STEP, Options, options_of
+from fednnnn_plugin.tuning.options import (
+    GRID,
+    LEARNING_RATE_STEP,
+    METRIC,
+    STUDY,
+    Options,
+    options_of,
+)
 from fednnnn_plugin.tuning.plan import Load, Measure, make_plan, trial_recipes
 from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values
 from fednnnn_plugin.tuning.trial import check_trial
@@ -39,9 +46,9 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
         Measure(name, not higher_is_better(metric)) for name, metric in functions.metrics.items()
     ]
     plan = make_plan(recipe, given, measures[0] if measures else None)
-    where = f"--study: {folder.path}"
+    where = f"{STUDY}: {folder.path}"
     if is_study(folder.path):
-        raise UserError(f"{where}: it holds a study; continue with --resume, or choose another")
+        raise UserError(f"{where}: it holds a study; continue with {RESUME}, or choose another")
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
         raise UserError(f"{where}: not empty, and not a study")
     if plan.steps[0].name == LEARNING_RATE_STEP:
@@ -51,8 +58,8 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     if plan.of_accuracy and not _have_accuracy(labels, recipe.train_args.loss):
         if given.metric:
             raise UserError(
-                f"--metric {given.metric}: labels that are numbers have no accuracy; choose "
-                "--metric final_loss"
+                f"{METRIC} {given.metric}: labels that are numbers have no accuracy; choose "
+                f"{METRIC} final_loss"
             )
         plan = plan.model_copy(update={"metric": "final_loss"})
     try:
@@ -68,7 +75,7 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     changed = differences(folder.load([]), load([]))
     changed |= {key: (stored.get(key), value) for key, value in given.planned.items()}
     lines = [
-        f"--resume: {key}: {after}: the study in {folder.path} has {before}"
+        f"{RESUME}: {key}: {after}: the study in {folder.path} has {before}"
         for key, (before, after) in changed.items()
         if before != after
     ]
@@ -119,18 +126,19 @@ def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:
     for step in plan.steps:
         for point in step.points():
             try:
-                recipes = trial_recipes(load, plan, step, point).values()
+                with options_named({OVERRIDES: str(GRID)}.get):
+                    recipes = trial_recipes(load, plan, step, point).values()
                 for recipe in recipes:
                     spec = data_spec(recipe, allow_code=folder.allow_code)
                     specs.setdefault(spec, step.name)
             except UserError as error:
-                lines += str(error).replace("--set train_args.", "--grid ").splitlines()
+                lines += str(error).splitlines()
                 continue
             try:
                 with isolated_generators(recipe.common_args.random_seed, "rule check"):
                     recipe.rule.make([Parameter(torch.zeros(1))], recipe.rule_settings)
             except (UserError, RunError) as error:  # a custom rule
-                lines.append(f"--grid {shown_values(point)}: {error}")
+                lines.append(f"{GRID} {shown_values(point)}: {error}")
     for spec, name in {} if lines else specs.items():
         where = f"{name} ({partition_name(spec.partition_method, spec.partition_sizes)} clients)"
         try:

@@ -7,11 +7,19 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple, get_args
 
-from fednnnn_plugin.errors import UserError, shown
+from fednnnn_plugin.errors import Option, UserError, shown
 from fednnnn_plugin.reporting.study import MAX_POINTS, Grid, Metric, Plan
 
 LEARNING_RATE_STEP = "learning-rate"  # the paper's Step 2; no method has such a name
 _FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in 0.5:1.2:0.1"
+
+
+GRID = Option("grid", "--grid")
+METRIC = Option("metric", "--metric")
+SEEDS = Option("seeds", "--seeds")
+PAPER = Option("paper=True", "--paper")
+STUDY = Option("study", "--study")
+JOBS = Option("jobs", "--jobs")
 
 
 class Options(NamedTuple):
@@ -45,7 +53,7 @@ def checked_options(given: Mapping[str, Any]) -> Options:
     values = dict(given)
     if (grid := given["grid"]) is not None:
         if not isinstance(grid, Mapping) or not grid:
-            raise UserError(f"--grid: {shown(grid)}: must be a mapping of keys to their values")
+            raise UserError(f"{GRID}: {shown(grid)}: must be a mapping of keys to their values")
         values["grid"] = _by_key([(str(key), each) for key, each in grid.items()])
     if given["seeds"] is not None:
         values["seeds"] = parse_seeds(given["seeds"])
@@ -57,10 +65,10 @@ def checked_options(given: Mapping[str, Any]) -> Options:
         within = type(value) is kind and (low <= value <= high if kind is int else 0 < value < 1)
         if value is not None and not within:
             what = "a whole number of at least 1" if kind is int else "a number between 0 and 1"
-            raise UserError(f"--{name}: {shown(value)}: must be {what}")
+            raise UserError(f"{name}: {shown(value)}: must be {what}")
     if given["metric"] not in (None, *get_args(Metric)):
         raise UserError(
-            f"--metric: {shown(given['metric'])}: must be one of {', '.join(get_args(Metric))}"
+            f"{METRIC}: {shown(given['metric'])}: must be one of {', '.join(get_args(Metric))}"
         )
     return Options(**values)
 
@@ -71,7 +79,7 @@ def parse_grids(grids: Iterable[str]) -> Grid | None:
     for grid in grids:
         key, _, values = grid.partition("=")
         if not key.strip() or not values.strip():
-            raise UserError(f"--grid: {grid!r}: write KEY=VALUES, as in beta=0.5:1.2:0.1")
+            raise UserError(f"{GRID}: {grid!r}: write KEY=VALUES, as in beta=0.5:1.2:0.1")
         pairs.append((key, values))
     return _by_key(pairs) if pairs else None
 
@@ -82,12 +90,12 @@ def _by_key(pairs: list[tuple[str, object]]) -> Grid:
     for key, values in pairs:
         name = key.strip().removeprefix("train_args.")
         if name in grid:
-            raise UserError("--grid: a key is given twice; put its values between commas")
-        grid[name] = parse_grid(values, f"--grid {name}")
+            raise UserError(f"{GRID}: a key is given twice; put its values between commas")
+        grid[name] = parse_grid(values, f"{GRID} {name}")
     return grid
 
 
-def parse_grid(given: object, where: str = "--grid") -> tuple[float, ...]:
+def parse_grid(given: object, where: object = GRID) -> tuple[float, ...]:
     """Read ``START:STOP:STEP``, both ends included, values between commas, or numbers.
 
     Decimal, so that 0.5:1.2:0.1 ends at 1.2 and its third value is 0.7.
@@ -131,7 +139,7 @@ def parse_seeds(given: object) -> tuple[int, ...]:
     whole = all(type(seed) is int and 0 <= seed < 2**32 for seed in several)
     if not whole or not 0 < len(set(several)) == len(several):
         raise UserError(
-            f"--seeds: {shown(given)}: must be whole numbers of 0 to 4294967295, each once, as in "
+            f"{SEEDS}: {shown(given)}: must be whole numbers of 0 to 4294967295, each once, as in "
             "0,1,2"
         )
     return several

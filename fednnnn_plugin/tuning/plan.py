@@ -11,7 +11,14 @@ from pydantic import ValidationError
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.reporting.study import Grid, Metric, Plan, Step
-from fednnnn_plugin.tuning.options import LEARNING_RATE_STEP, Options, parse_grid
+from fednnnn_plugin.tuning.options import (
+    GRID,
+    LEARNING_RATE_STEP,
+    METRIC,
+    PAPER,
+    Options,
+    parse_grid,
+)
 
 Load = Callable[[Sequence[str]], Recipe]
 """Loads the recipe that is searched for, with these overrides."""
@@ -63,7 +70,7 @@ def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) 
     paper = options.paper or _is_papers(recipe)
     steps = _papers_steps(recipe, options) if paper else [_joint_step(recipe, options)]
     if options.metric in ("best_metric", "final_metric") and not measure:
-        raise UserError(f"--metric {options.metric}: the recipe names no validation_args.metrics")
+        raise UserError(f"{METRIC} {options.metric}: the recipe names no validation_args.metrics")
     of_classes = recipe.train_args.loss not in ("mse", "bce_with_logits")
     usual: Metric = "best_accuracy" if of_classes else "final_loss"
     held_out = options.validation or recipe.data_args.validation_fraction or DEFAULT_VALIDATION
@@ -135,8 +142,8 @@ def _joint_step(recipe: Recipe, options: Options) -> Step:
     train = recipe.train_args
     if not options.grid:
         raise UserError(
-            "tune: --grid: name what to search, as in --grid learning_rate=0.02,0.05; the paper's "
-            "procedure, for a recipe that is not the paper's, is --paper"
+            f"tune: {GRID}: name what to search, as in {GRID} learning_rate=0.02,0.05; the paper's "
+            f"procedure, for a recipe that is not the paper's, is {PAPER}"
         )
     numbers = [name for name, value in train.model_dump().items() if type(value) in (int, float)]
     searchable = dict.fromkeys([*_CHOSEN, *recipe.method_keys, *numbers])
@@ -149,7 +156,7 @@ def _check_keys(grid: Grid, known: Sequence[str]) -> None:
     for name in grid:
         if name not in known:
             raise UserError(
-                f"--grid {name}: no key of train_args to search here; there are {', '.join(known)}"
+                f"{GRID} {name}: no key of train_args to search here; there are {', '.join(known)}"
             )
 
 
@@ -162,7 +169,7 @@ def _step(name: str, method: str, rounds: int, grid: Grid) -> Step:
         return Step(name=name, method=method, rounds=rounds, grid=grid)
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise UserError(f"--grid: {why}") from None
+        raise UserError(f"{GRID}: {why}") from None
 
 
 def recipe_values(base: Recipe, point: Mapping[str, float]) -> dict[str, float]:

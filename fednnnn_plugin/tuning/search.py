@@ -70,7 +70,7 @@ class Search:
                 ((reason, _),) = reasons.most_common(1)
                 raise RunError(
                     f"{self._folder.path}: {step.name}: no trial finished: {reason}; remove "
-                    f"trials/{step.name} and --resume runs them again"
+                    f"trials/{step.name} and resume, to run them again"
                 )
             chosen |= best
         return study

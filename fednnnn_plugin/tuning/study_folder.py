@@ -34,6 +34,7 @@ from fednnnn_plugin.reporting.study import (
     read_study,
 )
 from fednnnn_plugin.run_folder.provenance import versions
+from fednnnn_plugin.tuning.options import STUDY
 from fednnnn_plugin.tuning.plan import recipe_values
 
 _LONGEST_NAME = 255 - len("..lock")  # bytes of a trial's folder, whose lock is ".NAME.lock"
@@ -76,7 +77,7 @@ class StudyFolder:
             return JournalStorage(JournalFileBackend(str(self.journal), lock))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(
-                f"--study: {self.journal}: damaged: not a journal of Optuna's; move the study away"
+                f"{STUDY}: {self.journal}: damaged: not a journal of Optuna's; move the study away"
             ) from error
 
     def locked(self) -> FileLock:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fednnnn_plugin.assembly.federation import run_federation
 from fednnnn_plugin.assembly.inputs import recipe_inputs
-from fednnnn_plugin.errors import RunError, StartError, in_words
+from fednnnn_plugin.errors import OVERWRITE, RunError, StartError, options_named
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.quantities import RoundRecord
@@ -69,20 +69,14 @@ def run_trial(
     return Outcome(measured | {"reason": str(error or ""), "runs": len(judges)}, error)
 
 
-# A search replaces no trial that has ended: one whose folder is gone is run again.
-_AGAIN = {
-    f"replace {what} with --overwrite": f"remove {what} to run it again"
-    for what in ("it", "the run")
-}
-
-
 def check_trial(study: StudyFolder, folder: Path) -> None:
     """Refuse data and code of the user's that are not those that a trial ran with."""
     if (stored := RunFolder(folder).recipe).is_file():
         names, ranks = study.object_names, Ranks()
         recipe = load_recipe(stored, allow_code=study.allow_code, objects=names)
         load = partial(recipe_inputs, recipe, ranks, study.objects, allow_code=study.allow_code)
-        with in_words(_AGAIN):
+        # A search replaces no trial that has ended: one whose folder is gone is run again.
+        with options_named({OVERWRITE: "the folder removed"}.get):
             run_federation(recipe, load, folder, "resume", ranks=ranks, only_check=True)
 
 

@@ -12,7 +12,6 @@ import pandas as pd
 from typing_extensions import Unpack
 
 from fednnnn_plugin.assembly.run import (
-    IN_PYTHON,
     Objects,
     as_options,
     names_and_objects,
@@ -20,19 +19,18 @@ from fednnnn_plugin.assembly.run import (
 )
 from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.data.own_split import clients_of
-from fednnnn_plugin.errors import UserError, in_words, shown
+from fednnnn_plugin.errors import RESUME, UserError, in_python, shown
 from fednnnn_plugin.processes.endings import launched_ranks
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.reporting.study import is_study, read_plan
 from fednnnn_plugin.tuning.begin import begin_study, check_study
-from fednnnn_plugin.tuning.options import Options, checked_options
+from fednnnn_plugin.tuning.options import JOBS, STUDY, Options, checked_options
 from fednnnn_plugin.tuning.parallel import search
 from fednnnn_plugin.tuning.plan import described
 from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values
 
 _log = logging.getLogger(__name__)
 Say = Callable[[str], None]
-_WORDS = {f"--{name}": name for name in (*Options._fields, "study", "jobs")} | IN_PYTHON
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,7 @@ class Tuning:
     trials: pd.DataFrame
 
 
+@in_python
 def tune(
     recipe: Path | str,
     *,
@@ -121,27 +120,26 @@ def tune(
     """
     asked: dict[str, object] = {"grid": grid, "rounds": rounds, "validation": validation}
     asked |= {"metric": metric, "seeds": seeds, "paper": paper, "prune": prune}
-    with in_words(_WORDS):
-        names, things = names_and_objects(objects)
-        if type(jobs) is not int or jobs < 1:
-            raise UserError(f"--jobs: {shown(jobs)}: must be a whole number of at least 1")
-        return tune_recipe(
-            recipe,
-            checked_options(asked),
-            overrides=[*names, *as_options(overrides or ())],
-            study=_path(study),
-            jobs=jobs,
-            resume=resume,
-            allow_code=allow_code,
-            objects=things,
-            say=_log.info,
-            warn=_log.warning,
-        )
+    names, things = names_and_objects(objects)
+    if type(jobs) is not int or jobs < 1:
+        raise UserError(f"{JOBS}: {shown(jobs)}: must be a whole number of at least 1")
+    return tune_recipe(
+        recipe,
+        checked_options(asked),
+        overrides=[*names, *as_options(overrides or ())],
+        study=_path(study),
+        jobs=jobs,
+        resume=resume,
+        allow_code=allow_code,
+        objects=things,
+        say=_log.info,
+        warn=_log.warning,
+    )
 
 
 def _path(study: object) -> Path | None:
     if not isinstance(study, Path | str | None):
-        raise UserError(f"--study: {shown(study)}: must be a path")
+        raise UserError(f"{STUDY}: {shown(study)}: must be a path")
     return None if study is None else Path(study)
 
 
@@ -163,10 +161,10 @@ def tune_recipe(
     ``say`` takes a line for each trial that ends, and the outcome.
     """
     if launched_ranks() > 1:
-        raise UserError("tune: start one process; --jobs N starts more, --resume joins a study")
+        raise UserError(f"tune: start one process; {JOBS} starts more, {RESUME} joins a study")
     if objects and jobs > 1:
         raise UserError(
-            f"--jobs: {jobs}: objects cannot be sent to other processes: must be 1, or name them "
+            f"{JOBS}: {jobs}: objects cannot be sent to other processes: must be 1, or name them "
             "as module:name"
         )
     path, here = find_recipe(str(recipe)), Path.cwd()  # which user code may change

@@ -122,7 +122,7 @@ def test_trial_that_failed_is_a_result(three: Searches) -> None:
 
 def test_search_without_a_finished_trial(searches: Searches) -> None:
     searches.begin(grid={"beta": [0.7]}, rounds=3)
-    with pytest.raises(RunError, match="every client diverged; remove trials/FedNNNN and --resume"):
+    with pytest.raises(RunError, match="trials/FedNNNN"):
         searches.search(ending_at(DIVERGED))
     shutil.rmtree(searches.trial("beta=0.7"))
     assert list(searches.search(hill).trials["state"]) == ["finished"]

@@ -77,7 +77,7 @@ def test_wrong_argument_is_one_line(given: Any, start: str) -> None:
     [
         (["--grid=beta"], "--grid: 'beta': write KEY=VALUES"),
         (["--grid=beta=0.5", "--grid=train_args.beta=0.6"], "--grid: a key is given twice"),
-        (["--grid=train_args.beta=0,1"], "--grid beta: 0.0: must be"),
+        (["--grid=train_args.beta=0,1"], "--grid train_args.beta: 0.0: "),
         (["--grid=eta=1"], "--grid eta: no key of train_args to search"),
         (["--study=a-file"], "--study: a-file: "),
         (["--study=a-folder"], "--study: a-folder: not empty, and not a study"),
@@ -87,7 +87,7 @@ def test_wrong_argument_is_one_line(given: Any, start: str) -> None:
         (["--grid=beta=0.5", "--validation=1e-9"], "FedNNNN (n_class, balanced clients): "),
         (
             ["--grid=beta=-1.0,0.5", "--grid=gamma=0.5,1"],
-            "--grid beta: -1.0: must\n--grid gamma: 1",
+            "--grid train_args.beta: -1.0: \n--grid train_args.gamma: 1",
         ),
     ],
 )
