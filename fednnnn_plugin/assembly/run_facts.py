@@ -1,0 +1,123 @@
+"""What a run says of itself: its log, of what the numbers depend on, and its summary."""
+
+import logging
+from dataclasses import replace
+
+from fednnnn_plugin.assembly.inputs import Inputs
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.data.natural import NATURAL
+from fednnnn_plugin.data.partition import partition_name
+from fednnnn_plugin.errors import printable
+from fednnnn_plugin.followers.progress import SHOWN
+from fednnnn_plugin.processes.devices import device_name
+from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.rounds.evaluation import higher_is_better
+from fednnnn_plugin.rounds.groups import width_in
+from fednnnn_plugin.rounds.simulation import Federation, TrainState
+from fednnnn_plugin.run_folder.folder import RunFolder
+from fednnnn_plugin.run_folder.provenance import commit, versions
+from fednnnn_plugin.run_folder.records import MetricsFile, Summary
+
+# What a weighting gives to clients of unequal sizes, and how to choose the other.
+_WEIGHTS = {
+    "uniform": ("equal weights", "client_weighting: samples weights them by their samples"),
+    "samples": ("weights by their samples", "client_weighting: uniform gives them equal ones"),
+}
+
+_log = logging.getLogger(__name__)
+_MUCH = 10  # megabytes of a client on disk
+
+
+def summary_of(
+    recipe: Recipe,
+    files: RunFolder,
+    federation: Federation,
+    train_state: TrainState,
+    inputs: Inputs,
+    stopped: str | None,
+) -> Summary:
+    """Return the summary of a run that has ended."""
+    records, ranks = MetricsFile(files.metrics), federation.ranks
+    best, best_round, final = records.results()
+    summary = Summary(
+        recipe=printable(recipe.name),
+        seed=recipe.common_args.random_seed,
+        rounds=train_state.round,
+        best_test_acc=best,
+        best_round=best_round,
+        final_test_acc=final,
+        backend=ranks.backend,
+        ranks=ranks.size,
+        device=device_name(inputs.device),
+        client_batching=width_in(federation.widths, train_state.round),
+        wall_seconds=train_state.wall_seconds,
+        versions=versions(),
+        commit=commit(),
+        workers=federation.executor.workers.count,
+        stopped=stopped,
+    )
+    for name, metric in inputs.functions.metrics.items():  # the first one
+        higher = higher_is_better(metric)
+        best, best_round, final = records.results(name, higher_is_better=higher)
+        return replace(
+            summary,
+            metric=name,
+            best_metric=best,
+            best_metric_round=best_round,
+            final_metric=final,
+            higher_is_better=higher,
+        )
+    return summary
+
+
+def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
+    """Put into the log what the numbers depend on."""
+    _log.info("versions: %s", ", ".join(f"{name} {v}" for name, v in versions().items()))
+    device, data, settings = device_name(inputs.device), inputs.data, recipe.data_args
+    workers, batching = federation.executor.workers, max(federation.widths.values())
+    _log.info(
+        "device: %s, workers: %d (%s), clients in one set of kernels: %d",
+        *(device, workers.count, workers.kind, batching),
+    )
+    layout = federation.server.layout
+    kept = len(inputs.functions.method.keeps) * layout.size * layout.dtype.itemsize / 1e6
+    if kept:
+        _log.log(
+            logging.WARNING if kept >= _MUCH else logging.INFO,
+            "client method: each client that has trained keeps %.3g MB on disk: up to %.3g GB for "
+            "%d clients, and more between two checkpoints",
+            *(kept, kept * data.num_clients / 1e3, data.num_clients),
+        )
+    if recipe.train_args.learning_rate_schedule and (rates := inputs.functions.rates):
+        last = recipe.train_args.comm_round
+        every = [rates(number) for number in range(1, last + 1)]
+        _log.info(
+            "train_args.learning_rate_schedule: %.4g in round 1, %.4g in round %d, at most %.4g",
+            *(every[0], every[-1], last, max(every)),
+            extra=SHOWN,
+        )
+    if workers.why:
+        level = logging.INFO if inputs.trainer else logging.WARNING
+        _log.log(level, "one client at a time trains in each process: %s", workers.why)
+    sizes = [data.client_size(client) for client in range(data.num_clients)]
+    comes_divided = "split" in inputs.fingerprint or settings.partition_method == NATURAL
+    if comes_divided and min(sizes) != max(sizes):
+        weighting = recipe.train_args.client_weighting
+        _log.info(
+            "train_args.client_weighting: %s: clients of %d to %d samples have %s; %s",
+            *(weighting, min(sizes), max(sizes), *_WEIGHTS[weighting]),
+            extra=SHOWN,
+        )
+    dealt, of = "", "classes"
+    if isinstance(data, FederatedData) and data.train_labels.is_floating_point():
+        of = "numbers a sample"
+    if isinstance(data, FederatedData) and "split" in inputs.fingerprint:
+        dealt = " (a split of their own)"
+    elif isinstance(data, FederatedData):
+        dealt = f" ({partition_name(settings.partition_method, settings.partition_sizes)})"
+    _log.info(
+        "data: %s, %d %s; %d clients of %d to %d samples%s",
+        *(settings.dataset, data.num_classes, of),
+        *(data.num_clients, min(sizes), max(sizes)),
+        dealt,
+    )
