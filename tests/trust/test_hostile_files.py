@@ -20,7 +20,8 @@ KEPT = "clients/*-round-000002*"
 REFUSED = ["fingerprint.json", "client_batching.json"]  # with any damage
 ANY = ["recipe.yaml", "metrics.jsonl", "summary.json", NEWEST, *REFUSED, KEPT]
 DAMAGED = {"lost": [KEPT]} | {kind: [*ANY] for kind in CONTENTS}
-DAMAGED |= {kind: [*ANY, "model.safetensors"] for kind in PLACES}
+_NAMES = [*ANY, "model.safetensors"]  # one check refuses all that is no regular file
+DAMAGED |= {kind: _NAMES[place :: len(PLACES)] for place, kind in enumerate(PLACES)}
 DAMAGED["flipped"].append(CHECKPOINTS)
 for _kind in ("huge", "pipe", "endless"):
     DAMAGED[_kind] += ["fedml.log", ".lock"]
