@@ -32,7 +32,7 @@ from fednnnn_plugin.rounds.stopping import ACCURACY, LOSS, STOP, Stop
 from fednnnn_plugin.run_folder.folder import Mode
 from fednnnn_plugin.run_folder.round_watch import Thresholds
 from fednnnn_plugin.server.sum import BinnedSum
-from fednnnn_plugin.user_code import HUB
+from fednnnn_plugin.user_code import HUB, is_own
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,10 @@ def located(recipe: Recipe, here: Path) -> Recipe:
     if named.startswith(HUB) and (place := here / named.removeprefix(HUB)).exists():
         data = data.model_copy(update={"dataset": f"{HUB}{place}"})
     device = absolute(recipe.device_args, "gpu_mapping_file")
-    return recipe.model_copy(update={"data_args": data, "device_args": device})
+    found = {"data_args": data, "device_args": device}
+    if not is_own(recipe.train_args.client_availability):
+        found["train_args"] = absolute(recipe.train_args, "client_availability")
+    return recipe.model_copy(update=found)
 
 
 def run_folder(recipe: Recipe, output: Path | str | None = None, here: Path | None = None) -> Path:
@@ -164,7 +167,9 @@ def schedule(
         cohort_size=train.client_num_per_round,
         seed=recipe.common_args.random_seed,
         weighting=train.client_weighting,
+        sampling="uniform" if functions.sampler else train.client_sampling or "uniform",
         sampler=functions.sampler,
+        available=functions.available,
         test_every=validation.frequency_of_the_test,
         test_served=validation.test_served,
         per_client=validation.per_client or False,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fednnnn_plugin.assembly.availability import AvailabilityFile
 from fednnnn_plugin.assembly.rates import SCHEDULE, learning_rates
 from fednnnn_plugin.client.local_sgd import MakeOptimizer
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
@@ -20,7 +21,7 @@ from fednnnn_plugin.recipe.consistency import metric_names
 from fednnnn_plugin.recipe.kinds import OPTIMIZERS
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD
 from fednnnn_plugin.rounds.evaluation import Metric
-from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler
+from fednnnn_plugin.rounds.sampling import AVAILABILITY, SAMPLING, Available, Sampler
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import (
     call_code,
@@ -52,6 +53,7 @@ class Functions(NamedTuple):
     method: ClientMethod = ClientMethod()
     digests: Mapping[str, Mapping[str, str]] = MappingProxyType({})
     rates: Rates | None = None
+    available: Available | None = None
 
     @property
     def train_by_own_code(self) -> bool:
@@ -73,12 +75,13 @@ def find_functions(
     code, train = _OwnCode(objects, allow_code=allow_code), recipe.train_args
     named, method = train.client_method or recipe.rule.client_method or "", recipe.client_method
     sampler = code.find(SAMPLING, train.client_sampling, "sampler")
+    available = _available(recipe, code)
     method = code.find(CLIENT_METHOD, named, "client_method") or method
     if custom_trainer:
         if asked := train.client_method:
             why = "a custom trainer trains by its own; leave it out"
             raise UserError(f"{CLIENT_METHOD}: {printable(asked)}: {why}")
-        return Functions(sampler=sampler, digests=code.digests)
+        return Functions(sampler=sampler, digests=code.digests, available=available)
     loss = _loss(recipe, code)
     maker = code.find(OPTIMIZER, train.client_optimizer, "optimizer")
     metrics = _metrics(recipe, objects, code, loss)
@@ -88,7 +91,7 @@ def find_functions(
     with isolated_generators(recipe.common_args.random_seed, "client method"):
         made = call_code(method, where, **settings)
     optimizer = _optimizer(recipe, maker)
-    return Functions(loss, optimizer, metrics, sampler, made, code.digests, rates)
+    return Functions(loss, optimizer, metrics, sampler, made, code.digests, rates, available)
 
 
 class _OwnCode:
@@ -115,6 +118,16 @@ class _OwnCode:
         self._things[kind] = [*self._things.get(kind, ()), found]
         self.digests[kind] = code_digests(*self._things[kind])
         return found
+
+
+def _available(recipe: Recipe, code: _OwnCode) -> Available | None:
+    """Return which clients are available in a round, by a file or a function."""
+    name, train = recipe.train_args.client_availability, recipe.train_args
+    if name is None or is_own(name):
+        return code.find(AVAILABILITY, name, "availability")
+    found = AvailabilityFile(name, train.client_num_in_total, train.comm_round)
+    code.digests["availability"] = {"file": found.digest}
+    return found
 
 
 def _loss(recipe: Recipe, code: _OwnCode) -> Loss:

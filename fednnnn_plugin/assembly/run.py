@@ -34,7 +34,7 @@ from fednnnn_plugin.processes.job import choose_ranks, ending_together
 from fednnnn_plugin.processes.ranks import agreed
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
-from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler
+from fednnnn_plugin.rounds.sampling import AVAILABILITY, SAMPLING, Available, Sampler
 from fednnnn_plugin.rounds.stopping import STOP
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.run_folder.records import Summary
@@ -72,6 +72,7 @@ class Objects(TypedDict, total=False):
     client_optimizer: "Callable[..., Optimizer] | str | None"
     metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None"
     client_sampling: "Sampler | str | None"
+    client_availability: "Available | str | None"
     learning_rate_schedule: "RateSchedule | None"
     stop: Mapping[str, object] | None
 
@@ -85,6 +86,7 @@ _KEYS = {
     "client_optimizer": OPTIMIZER,
     "metrics": METRICS,
     "client_sampling": SAMPLING,
+    "client_availability": AVAILABILITY,
     "learning_rate_schedule": SCHEDULE,
     "stop": STOP,
 }
@@ -123,6 +125,7 @@ def run(
     client_optimizer: "Callable[..., Optimizer] | str | None" = None,
     metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None" = None,
     client_sampling: Sampler | str | None = None,
+    client_availability: Available | str | None = None,
     learning_rate_schedule: "RateSchedule | None" = None,
     stop: Mapping[str, object] | None = None,
     overrides: Mapping[str, object] | Sequence[str] | None = None,
@@ -170,9 +173,12 @@ def run(
             of the test set, that return a number; or names of scikit-learn's scorers, such as
             ``"f1_macro"``. The larger the better, unless a function has the attribute
             ``higher_is_better = False``.
-        client_sampling: a function of round (from 1), number of clients K, size of the cohort m,
-            and a ``torch.Generator`` of the round, that returns the clients of the round: m
-            different numbers from 0 to K - 1, which depend on these four arguments only.
+        client_sampling: ``"uniform"``, ``"by_size"``, ``"round_robin"``; or a function of round
+            (from 1), number of clients K, size of the cohort m, and a ``torch.Generator`` of the
+            round, that returns the clients of the round: m different numbers from 0 to K - 1, which
+            depend on these four arguments only.
+        client_availability: a function of the round (from 1) that returns the clients that are
+            available in it, of which m are drawn, or all if they are fewer; or a CSV file.
         learning_rate_schedule: the learning rate over the rounds: ``"cosine"``, a mapping such as
             ``{"name": "step", "every": 30, "factor": 0.1, "warmup_rounds": 5}``; a function of the
             round (from 1) that returns the factor of ``learning_rate``; or a scheduler of
@@ -227,6 +233,7 @@ def run(
             "client_optimizer": client_optimizer,
             "metrics": metrics,
             "client_sampling": client_sampling,
+            "client_availability": client_availability,
             "learning_rate_schedule": learning_rate_schedule,
             "stop": stop,
         }

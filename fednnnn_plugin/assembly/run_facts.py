@@ -101,7 +101,13 @@ def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
         _log.log(level, "one client at a time trains in each process: %s", workers.why)
     sizes = [data.client_size(client) for client in range(data.num_clients)]
     comes_divided = "split" in inputs.fingerprint or settings.partition_method == NATURAL
-    if comes_divided and min(sizes) != max(sizes):
+    if federation.schedule.sampling == "by_size":
+        _log.info(
+            "train_args.client_sampling: by_size: a round's average is an unbiased estimate of "
+            "that of all clients, weighted by their samples",
+            extra=SHOWN,
+        )
+    elif comes_divided and min(sizes) != max(sizes):
         weighting = recipe.train_args.client_weighting
         _log.info(
             "train_args.client_weighting: %s: clients of %d to %d samples have %s; %s",

@@ -28,7 +28,7 @@ from fednnnn_plugin.recipe.method_keys import (
 )
 from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 from fednnnn_plugin.recipe.validation import build
-from fednnnn_plugin.rounds.sampling import SAMPLING
+from fednnnn_plugin.rounds.sampling import AVAILABILITY, SAMPLING
 from fednnnn_plugin.run_folder.server_state import stored_round
 from fednnnn_plugin.server.rules import RULES, find_rule, load_rule
 from fednnnn_plugin.user_code import names_code
@@ -153,6 +153,10 @@ def server_recipe(args: Any, method: str | None = None, *, also: tuple[str, ...]
             f"client_sampling: {shown(sampler)}: FedML draws the clients of a deployment: must be "
             "uniform, or left out"
         )
+    if (path := getattr(args, "client_availability", None)) is not None:
+        raise UserError(
+            f"client_availability: {shown(path)}: only simulations have it: must be left out"
+        )
     _refuse_vectors(args)
     if method is None:
         method = str(named) if named in RULES or names_code(named) else "FedNNNN"
@@ -180,6 +184,7 @@ def script_functions(recipe: Recipe, *, custom_trainer: bool = False) -> Functio
     """
     train, metrics = recipe.train_args, recipe.validation_args.metrics or ()
     named: list[tuple[str, object]] = [(SAMPLING, train.client_sampling)]
+    named += [(AVAILABILITY, train.client_availability)]
     if not custom_trainer:
         named += [(LOSS, train.loss), (OPTIMIZER, train.client_optimizer)]
         named += [(SCHEDULE, train.learning_rate_schedule)]

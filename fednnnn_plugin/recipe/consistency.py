@@ -105,6 +105,10 @@ def _of_training(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if train.learning_rate_schedule is not None and train.learning_rate_decay is not None:
         why = "learning_rate_schedule says it; leave it out"
         yield "train_args.learning_rate_decay", f"{train.learning_rate_decay}: {why}"
+    sampling = train.client_sampling or "uniform"
+    if train.client_availability is not None and sampling not in ("uniform", "round_robin"):
+        why = f"client_sampling is {shown(sampling)}: must be uniform or round_robin beside it"
+        yield "train_args.client_availability", f"{shown(train.client_availability)}: {why}"
     if train.epochs is None and train.local_steps is None:
         yield "train_args.epochs", "missing; must be a number of epochs, or set local_steps"
     elif train.epochs is not None and train.local_steps is not None:

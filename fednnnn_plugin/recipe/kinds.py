@@ -176,7 +176,10 @@ ClientOptimizer = Annotated[
     ),
     Field(description="sgd, a class of torch.optim but LBFGS and SparseAdam, or MODULE:CLASS"),
 ]
-ClientSampling: TypeAlias = Literal["uniform"] | _Code
+ClientSampling: TypeAlias = Literal["uniform", "by_size", "round_robin"] | _Code
+Availability = Annotated[
+    str, AfterValidator(_path), Field(description="a CSV file, or MODULE:FUNCTION")
+]
 LossName: TypeAlias = Literal["cross_entropy", "bce_with_logits", "mse"] | _Code
 Metrics = Annotated[
     list[str],

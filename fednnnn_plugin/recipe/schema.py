@@ -105,6 +105,7 @@ class TrainArgs(Section):
     client_method: str | None = None
     client_weighting: Literal["uniform", "samples"] = "uniform"
     client_sampling: kinds.ClientSampling | None = None
+    client_availability: kinds.Availability | None = None
     client_num_in_total: kinds.Count
     client_num_per_round: kinds.Count
     comm_round: kinds.Count

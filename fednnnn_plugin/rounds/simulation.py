@@ -2,9 +2,10 @@
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from typing import Literal
 
@@ -23,7 +24,17 @@ from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.evaluation import Tested
 from fednnnn_plugin.rounds.executor import Executor
 from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, plan_groups, width_in
-from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler, draw_cohort
+from fednnnn_plugin.rounds.sampling import (
+    AVAILABILITY,
+    SAMPLING,
+    Available,
+    Sampler,
+    available_clients,
+    draw_by_size,
+    draw_cohort,
+    in_turn,
+    size_weights,
+)
 from fednnnn_plugin.rounds.stopping import Stop
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
 from fednnnn_plugin.run_folder.results import NO_RESULTS, ClientResult, Results, ResultTables
@@ -44,7 +55,9 @@ class Schedule:
     cohort_size: int  # m, clients a round
     seed: int  # of the cohorts, and of what a user's rule draws
     weighting: Literal["uniform", "samples"] = "uniform"  # α_k = 1/m, or n_k/n
-    sampler: Sampler | None = None  # a custom one, of the cohorts; None draws uniformly
+    sampling: str = "uniform"  # of the cohorts; or by_size, round_robin
+    sampler: Sampler | None = None  # a custom one, in its place
+    available: Available | None = None  # the clients of a round; None is all
     test_every: int = 1  # rounds with (round - 1) % test_every = 0 are tested, and the last
     test_served: bool = False  # the served model as well
     per_client: bool | Literal["end"] = False  # each tested round, or the last, by client as well
@@ -58,8 +71,17 @@ class Schedule:
     def draw(self, number: int) -> list[int]:
         """Return the clients of a round; those without data, in some of FedML's, are in none."""
         total, m = len(self.client_sizes), self.cohort_size
-        with_data = [client for client, size in enumerate(self.client_sizes) if size]
         if self.sampler is None:
+            there: Iterable[int] = range(total)
+            if self.available:
+                there = available_clients(self.available, number, total)
+            with_data = [client for client in there if self.client_sizes[client]]
+            if not with_data:
+                raise UserError(f"{AVAILABILITY}: round {number}: no client with data is available")
+            if self.sampling == "round_robin":
+                return in_turn(number, with_data, total, m)
+            if self.sampling == "by_size":
+                return draw_by_size(self.seed, number, self.client_sizes, m)
             places = draw_cohort(self.seed, number, len(with_data), min(m, len(with_data)))
             return [with_data[place] for place in places]
         drawn = draw_cohort(self.seed, number, total, m, self.sampler)
@@ -69,7 +91,13 @@ class Schedule:
 
     def weight(self, client: int) -> float:
         """Return ``a_k``, of which ``α_k`` is the share in the round."""
+        if self.sampling == "by_size":
+            return self._size_weights[client]
         return 1.0 if self.weighting == "uniform" else float(self.client_sizes[client])
+
+    @cached_property
+    def _size_weights(self) -> list[float]:
+        return size_weights(self.client_sizes, self.cohort_size)
 
     def tests(self, number: int) -> bool:
         """Tell whether a round is tested."""
@@ -184,7 +212,7 @@ def simulate_round(
 def _cohort(federation: Federation, number: int) -> list[int]:
     """Return a round's clients; those of a user's sampler, which may be any, are rank 0's."""
     schedule, ranks = federation.schedule, federation.ranks
-    if schedule.sampler is None:
+    if schedule.sampler is None and schedule.available is None:
         return schedule.draw(number)
     try:
         return ranks.broadcast_object([] if ranks.rank else schedule.draw(number))

@@ -1,9 +1,11 @@
 """Which clients train in a round: uniform draws, a user's sampler; in which order, and where."""
 
+import json
 import random
 from collections import Counter
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +21,18 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.rounds.assignment import assign
 from fednnnn_plugin.rounds.batches import TensorBatches
-from fednnnn_plugin.rounds.sampling import draw_cohort
+from fednnnn_plugin.rounds.sampling import (
+    AVAILABILITY,
+    _always_drawn,
+    draw_by_size,
+    draw_cohort,
+    in_turn,
+    marked,
+    size_weights,
+)
 from fednnnn_plugin.seeds import generators_state, torch_generator
 
-from ..tiny import Start, draw
+from ..tiny import Content, Start, draw
 
 KEY = "train_args.client_sampling"
 
@@ -85,6 +95,111 @@ def test_sampler_that_fails_ends_the_run(start: Start) -> None:
         start("run", client_sampling=lambda n, *_: [0, 1, 6 // (3 - n)], comm_round=3)
     assert isinstance(ended.value.__cause__, ZeroDivisionError)
     assert fp.read_runs("run")["round"].tolist() == [1, 2]
+
+
+SIZES = [7, 0, 12, 30, 1, 9, 16]
+
+
+@pytest.mark.parametrize("cohort", [1, 2, 3, 5, 6])
+def test_average_of_clients_drawn_by_size_is_unbiased(cohort: int) -> None:
+    """Over all first numbers of one order, and so of each: exactly the mean of all samples.
+
+    Of 75 samples and three places client 3 has one (3 · 30 > 75); of the other two places client
+    k has 2 n_k of 45 numbers, and each weighs 45/2.
+    """
+    weights = size_weights(SIZES, cohort)
+    if cohort == 3:
+        assert weights == [22.5, 22.5, 22.5, 30.0, 22.5, 22.5, 22.5]
+    always, left, places = _always_drawn(SIZES, cohort)
+    others = [client for client in (6, 0, 5, 2, 4, 3) if client not in always]
+    mean = Counter[int]()
+    for first in range(max(left, 1)):
+        drawn = [*always, *marked(others, SIZES, places, first)]
+        assert len(drawn) == len({*drawn}) == cohort
+        total = sum(weights[client] for client in drawn)
+        assert total == pytest.approx(sum(SIZES))
+        for client in drawn:
+            mean[client] += weights[client] / total / max(left, 1)
+    shares = {client: size / sum(SIZES) for client, size in enumerate(SIZES) if size}
+    assert dict(mean) == pytest.approx(shares)
+
+
+def test_draws_by_size_are_as_often_as_they_should() -> None:
+    drawn = [draw_by_size(0, number, SIZES, 3) for number in range(1, 4001)]
+    assert all(cohort == sorted({*cohort}) and len(cohort) == 3 for cohort in drawn)
+    counts = Counter(client for cohort in drawn for client in cohort)
+    assert (counts[3], counts[1]) == (4000, 0)
+    for client in (0, 2, 4, 5, 6):
+        assert counts[client] / 4000 == pytest.approx(2 * SIZES[client] / 45, abs=0.03)
+    assert len({tuple(cohort) for cohort in drawn}) > 9  # not the same neighbours
+
+
+def test_turns_by_hand() -> None:
+    """Of 7 clients 3 a round; a client that is missing is passed over."""
+    everyone = range(7)
+    turns = [in_turn(number, everyone, 7, 3) for number in range(1, 5)]
+    assert turns == [[0, 1, 2], [3, 4, 5], [0, 1, 6], [2, 3, 4]]
+    assert in_turn(2, [0, 1, 4, 6], 7, 3) == [0, 4, 6]
+
+
+def cohorts(folder: str) -> list[list[int]]:
+    records = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    return [[one["client"] for one in record["by_client"]] for record in records]
+
+
+def test_available_clients_of_a_file_and_a_function(start: Start, content: Content) -> None:
+    """Clients 3 and 5 in rounds 1 and 2, then 5, 8, 11 and 12: of these two are drawn."""
+    lines = ["client,first_round,last_round", "3,1,2", "5,1,9", "8,3,4", "11,3,3", "12,3,3"]
+    Path("there.csv").write_text("\n".join(lines))
+    with Path("own.py").open("a") as file:
+        file.write("\n\ndef there(number):\n    return {3: {12, 8, 5, 11}}.get(number, (5, 3))\n")
+    given = {"comm_round": 3, "client_num_per_round": 2}
+    start("file", client_availability="there.csv", **given)
+    start("named", client_availability="own:there", allow_code=True, **given | {"comm_round": 2})
+    named = {"client_availability": "own:there", "allow_code": True, "resume": True}
+    start("named", worker_num=2, **named, **given)
+    assert content(Path("file")) == content(Path("named"))
+    *first, last = cohorts("file")
+    assert first == [[3, 5], [3, 5]]
+    assert {*last} < {5, 8, 11, 12}
+    start("turns", client_availability="there.csv", client_sampling="round_robin", **given)
+    assert cohorts("turns") == [[3, 5], [3, 5], [5, 8]]
+    Path("there.csv").write_text("\n".join([*lines, "9,3,3"]))
+    with pytest.raises(UserError, match="resume=True: availability "):
+        start("file", client_availability="there.csv", resume=True, **given)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["client,first,last"], "line 1: must be client,first_round,last_round"),
+        (["client,first_round,last_round", "20,1,2"], "line 2: must be a client of 0 to 19"),
+        (["client,first_round,last_round", "2,1,1"], "round 2: no client is available"),
+        (None, "cannot be read"),
+    ],
+)
+def test_file_of_available_clients_with_a_mistake(start: Start, lines: Any, said: str) -> None:
+    if lines:
+        Path("there.csv").write_text("\n".join(lines))
+    with pytest.raises(UserError, match=rf"^{AVAILABILITY}: \S*there.csv: {said}"):
+        start("run", client_availability="there.csv")
+
+
+def test_samplers_by_name_in_runs(start: Start, content: Content) -> None:
+    """By size with weights of its own, on one worker and on two; each in its turn."""
+    sized = {"client_sampling": "by_size", "partition_sizes": "power_law", "comm_round": 2}
+    sized |= {"power_law_exponent": 0.7, "min_samples": 2}
+    start("one", worker_num=1, **sized)
+    start("two", worker_num=2, **sized)
+    assert content(Path("one")) == content(Path("two"))
+    start("turns", client_sampling="round_robin", client_num_per_round=8, comm_round=3)
+    assert cohorts("turns") == [[*range(8)], [*range(8, 16)], [0, 1, 2, 3, 16, 17, 18, 19]]
+    with pytest.raises(UserError, match=f"{AVAILABILITY}: .*must be uniform or round_robin"):
+        start("no", client_availability=lambda number: [1], client_sampling="by_size")
+    with pytest.raises(UserError, match=f"^{AVAILABILITY}: round 1: client 20: must be"):
+        start("no", client_availability=lambda number: [1, 20])
+    with pytest.raises(UserError, match=f"^{AVAILABILITY}: round 1: no client with data"):
+        start("no", client_availability=lambda number: [])
 
 
 def test_shuffles_differ_by_seed_round_client_and_epoch(data: FederatedData) -> None:

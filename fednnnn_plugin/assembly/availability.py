@@ -1,0 +1,53 @@
+"""Which clients are available in which rounds, as a file says it."""
+
+import csv
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.files import expanded, open_regular
+from fednnnn_plugin.rounds.sampling import AVAILABILITY
+
+_COLUMNS = ["client", "first_round", "last_round"]
+_LONGEST = 1 << 26  # bytes
+
+
+class AvailabilityFile:
+    """The clients of each round, of a CSV file: a line is a client and the rounds that it is there.
+
+    ``client,first_round,last_round``, a client with any number of lines. ``digest`` is the
+    content's.
+
+    Raises:
+        UserError: the file cannot be read, a line is wrong, or a round has no client.
+    """
+
+    def __init__(self, path: str, num_clients: int, rounds: int) -> None:
+        where = f"{AVAILABILITY}: {printable(path)}"
+        try:
+            with open_regular(Path(expanded(path)), _LONGEST) as file:
+                content = file.read()
+            lines = list(csv.reader(content.decode().splitlines()))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise UserError(f"{where}: cannot be read: {reason(error)}") from None
+        if lines[:1] != [_COLUMNS]:
+            raise UserError(f"{where}: line 1: must be {','.join(_COLUMNS)}")
+        self.digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        self._spans: list[tuple[int, int, int]] = []
+        for number, line in enumerate(lines[1:], start=2):
+            fits = len(line) == 3 and all(part.strip().isdecimal() for part in line)
+            client, first, last = map(int, line) if fits else (0, 0, 0)
+            if not (fits and client < num_clients and 1 <= first <= last):
+                raise UserError(
+                    f"{where}: line {number}: must be a client of 0 to {num_clients - 1}, and its "
+                    "first and its last round, from 1"
+                )
+            self._spans.append((client, first, last))
+        for number in range(1, rounds + 1):
+            if not self(number):
+                raise UserError(f"{where}: round {number}: no client is available")
+
+    def __call__(self, number: int) -> Iterable[int]:
+        """Return the clients of a round."""
+        return sorted({client for client, first, last in self._spans if first <= number <= last})
