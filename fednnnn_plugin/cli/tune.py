@@ -42,10 +42,10 @@ _METRICS = ("best_accuracy", "final_accuracy", "final_loss", "best_metric", "fin
 )
 @click.option("--seeds", metavar="LIST", help="Judge by the mean over seeds, as in 0,1,2.")
 @click.option(
-    "--paper",
-    is_flag=True,
+    "--paper/--no-paper",
     default=None,
-    help="Follow the paper's procedure for other data, models or partitions as well.",
+    help="Follow the paper's procedure for other data, models or partitions as well; or search the "
+    "keys of --grid jointly for these, too.",
 )
 @click.option("--prune", is_flag=True, default=None, help="Stop trials behind the others' median.")
 @click.option("--study", type=PATH, help="The study folder; default studies/<recipe>-seed<seed>.")

@@ -54,8 +54,8 @@ _NON_IID_B = {
 def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) -> Plan:
     """Lay out a recipe's search: the paper's procedure, or the recipe as it is.
 
-    The procedure (paper, appendix) is for recipes of the paper's data, network and deal, or where
-    ``options.paper`` asks for it. Step 1 holds out a validation part. Step 2 searches η, and λ
+    The procedure (paper, appendix) is for recipes of the paper's data, network and deal, or as
+    ``options.paper`` says. Step 1 holds out a validation part. Step 2 searches η, and λ
     where a grid names it, on FedAvg under non-IID-B, and Step 3 the method's own keys, at that η.
     Without grids they are the paper's for η, and those that the method's rule gives with its keys.
     With grids only what they name is searched. Step 3, of which the paper does not say it, takes
@@ -67,7 +67,7 @@ def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) 
     recipe that names metrics are judged by the first, the ``measure``; of one whose loss is not of
     classes, by the loss.
     """
-    paper = options.paper or _is_papers(recipe)
+    paper = _is_papers(recipe) if options.paper is None else options.paper
     steps = _papers_steps(recipe, options) if paper else [_joint_step(recipe, options)]
     if options.metric in ("best_metric", "final_metric") and not measure:
         raise UserError(f"{METRIC} {options.metric}: the recipe names no validation_args.metrics")

@@ -92,9 +92,9 @@ def tune(
             else ``"best_accuracy"``.
         seeds: run each trial with each of these, and judge it by the mean; by default the
             recipe's seed alone.
-        paper: follow the paper's procedure for other recipes as well. It always applies to
-            ``mnist``, ``cifar10`` and ``digits`` with the package's network and an ``iid`` or
-            ``n_class`` partition.
+        paper: follow the paper's procedure, or search all keys of the grid jointly. By default it
+            is followed for ``mnist``, ``cifar10`` and ``digits`` with the package's network and an
+            ``iid`` or ``n_class`` partition.
         prune: stop a trial whose best value so far is behind the median of the finished ones at the
             same round; after a third of the rounds, and once four trials have finished.
         study: the study folder; ``studies/<recipe>-seed<seed>`` by default.

@@ -1,0 +1,276 @@
+"""Tune and run every method alike, and write the page that compares them; see ``compare.sh``."""
+
+import argparse
+import gzip
+import json
+import logging
+import math
+import shutil
+import statistics
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import yaml
+from scipy import stats
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.client.methods import METHODS as CLIENT_METHODS
+from fednnnn_plugin.server.rules import RULES
+
+Settings = dict[str, Any]
+RECIPE, REFERENCE = "digits_noniid_b_fedavg", "FedNNNN"
+SEEDS, TUNING_SEED, TRIALS, ROUNDS, TARGET = (0, 1, 2, 3, 4), 100, 8, 20, 0.8
+COMMON: Settings = {"comm_round": ROUNDS, "epochs": 1, "using_gpu": False, "worker_num": 1}
+CONDITIONS: dict[str, tuple[str, Settings]] = {
+    f"{split}_{part}": (f"{name}, {told}", settings | {"client_num_per_round": clients})
+    for part, clients, told in (("fifth", 4, "4 of 20 clients"), ("all", 20, "all 20 clients"))
+    for split, name, settings in (
+        (
+            "dirichlet",
+            "Dirichlet(0.3)",
+            {"partition_method": "dirichlet", "partition_alpha": 0.3, "min_samples": 10},
+        ),
+        ("two_classes", "two classes a client", {"partition_method": "n_class"}),
+    )
+}
+RATES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
+TWO, FOUR = (0.05, 0.1), (0.02, 0.05, 0.1, 0.2)
+
+
+class Method(NamedTuple):
+    """A method's recipe keys, and the grid of its trials, of which all methods have as many."""
+
+    settings: Settings
+    grid: dict[str, tuple[float, ...]]
+
+
+def _clients(name: str, **grid: tuple[float, ...]) -> Method:
+    settings = {"federated_optimizer": "PaperFedAvg", "client_method": name}
+    return Method(settings, {"learning_rate": FOUR, **grid} if grid else {"learning_rate": RATES})
+
+
+def _server(rule: str, **grid: tuple[float, ...]) -> Method:
+    rates = {1: RATES, 2: FOUR, 4: TWO}[math.prod(map(len, grid.values()))]
+    return Method({"federated_optimizer": rule}, {"learning_rate": rates, **grid})
+
+
+METHODS = {
+    "FedNNNN": _server("FedNNNN", beta=(0.6, 0.8), gamma=(0.6, 0.8)),
+    "FedAvg": _server("PaperFedAvg"),
+    "FedProx": _server("PaperFedProx", prox_mu=(0.01, 0.1)),
+    "Norm-Norm": _server("NormNorm", beta=(0.7, 1.0)),
+    "Momentum": _server("Momentum", gamma=(0.7, 0.9)),
+    "FedAvgM": _server("FedAvgM", server_lr=(0.3, 1.0), server_momentum=(0.7, 0.9)),
+    "FedAdam": _server("FedAdam", server_lr=(0.01, 0.03, 0.1, 0.3)),
+    "FedYogi": _server("FedYogi", server_lr=(0.01, 0.03, 0.1, 0.3)),
+    "FedAdagrad": _server("FedAdagrad", server_lr=(0.03, 0.1, 0.3, 1.0)),
+    "FedExP": _server("FedExP", fedexp_epsilon=(1e-3, 0.1)),
+    "FedDyn": _server("FedDyn", feddyn_alpha=(0.01, 0.03, 0.1, 0.3)),
+    "SCAFFOLD": _clients("scaffold"),
+    "FedNova": _clients("fednova"),
+    "FedSAM": _clients("fedsam", sam_rho=(0.05, 0.2)),
+    "FedCM": _clients("fedcm", fedcm_beta=(0.5, 0.9)),
+}
+
+
+def make(work: Path, condition: str, name: str) -> None:
+    """Tune a method in a condition and run it with the other seeds; what is there is kept."""
+    method, folder = METHODS[name], work / condition / name
+    of_condition = CONDITIONS[condition][1] | COMMON | method.settings
+    points = math.prod(map(len, method.grid.values()))
+    assert points == TRIALS, f"{name}: {points} trials"
+    needed = {key: values[0] for key, values in method.grid.items() if key != "learning_rate"}
+    if all((folder / f"seed{seed}" / "summary.json").exists() for seed in SEEDS):
+        return
+    found = fp.tune(
+        RECIPE,
+        grid={key: list(values) for key, values in method.grid.items()},
+        overrides=of_condition | needed | {"random_seed": TUNING_SEED},
+        metric="final_accuracy",
+        paper=False,
+        study=folder / "study",
+        resume=True,
+    )
+    for seed in SEEDS:
+        output = folder / f"seed{seed}"
+        settings = {"random_seed": seed, "validation_fraction": 0.0}
+        fp.run(found.recipe, overrides=settings, output=output, resume="auto")
+    click.echo(f"{condition}: {name}: done")
+
+
+def records(folder: Path) -> list[Settings]:
+    """Return a run's rounds."""
+    kept = folder / "metrics.jsonl.gz"
+    text = gzip.decompress(kept.read_bytes()) if kept.exists() else None
+    text = text or (folder / "metrics.jsonl").read_bytes()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def keep(work: Path, page: Path, condition: str, name: str) -> None:
+    """Copy what the page is made of."""
+    for seed in SEEDS:
+        source, target = work / condition / name / f"seed{seed}", page / condition / name
+        target.mkdir(parents=True, exist_ok=True)
+        packed = gzip.compress((source / "metrics.jsonl").read_bytes(), 9, mtime=0)
+        (target / f"seed{seed}").mkdir(exist_ok=True)
+        (target / f"seed{seed}" / "metrics.jsonl.gz").write_bytes(packed)
+    recipe = yaml.safe_load((work / condition / name / "seed0" / "recipe.yaml").read_text())
+    recipe["data_args"]["data_cache_dir"] = "~/fedml_data"
+    (target / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    shutil.copy(work / condition / name / "study" / "trials.csv", target / "trials.csv")
+
+
+class Result(NamedTuple):
+    """What five seeds of a method gave in a condition."""
+
+    name: str
+    finals: list[float]
+    reached: list[int | None]
+    agreement: float
+    chosen: Settings
+
+    @property
+    def mean(self) -> float:
+        """The mean final accuracy in percent."""
+        return statistics.fmean(self.finals)
+
+    @property
+    def half_width(self) -> float:
+        """Half the 95 % interval of the mean, by Student's t."""
+        spread = statistics.stdev(self.finals) / math.sqrt(len(self.finals))
+        return float(stats.t.ppf(0.975, len(self.finals) - 1)) * spread
+
+
+def result(folder: Path, name: str) -> Result:
+    """Read a method's runs."""
+    finals, reached, ratios = [], [], []
+    for seed in SEEDS:
+        rounds = records(folder / f"seed{seed}")
+        finals.append(100 * rounds[-1]["test_acc"])
+        reached.append(next((r["round"] for r in rounds if r["test_acc"] >= TARGET), None))
+        norms = [(r["mean_update_norm"], r["mean_client_norm"]) for r in rounds]
+        ratios += [n / e for n, e in norms if e]
+    train = yaml.safe_load((folder / "recipe.yaml").read_text())["train_args"]
+    chosen = {key: train[key] for key in METHODS[name].grid}
+    return Result(name, finals, reached, statistics.fmean(ratios), chosen)
+
+
+def costs(name: str) -> tuple[int, int, int]:
+    """Return gradients a step, vectors that a client uploads, and that the server sends."""
+    settings = METHODS[name].settings
+    of = settings.get("client_method") or RULES[settings["federated_optimizer"]].client_method
+    method = CLIENT_METHODS[of] if of else ClientMethod
+    return method.evaluations, 1 + len(method.returns), 1 + len(method.sends)
+
+
+def compared(results: list[Result]) -> dict[str, tuple[float, float]]:
+    """Return, by method, the mean difference to FedNNNN and its p, paired by seed, after Holm."""
+    reference = next(each for each in results if each.name == REFERENCE)
+    others = [each for each in results if each.name != REFERENCE]
+    found: dict[str, tuple[float, float]] = {}
+    for each in others:
+        pairs = zip(each.finals, reference.finals, strict=True)
+        differences = [own - theirs for own, theirs in pairs]
+        same = len({*differences}) == 1
+        p = 1.0 if same else float(stats.ttest_rel(each.finals, reference.finals).pvalue)
+        found[each.name] = statistics.fmean(differences), p
+    largest = 0.0
+    for place, (name, (difference, p)) in enumerate(sorted(found.items(), key=lambda x: x[1][1])):
+        largest = max(largest, min(1.0, p * (len(found) - place)))
+        found[name] = difference, largest
+    return found
+
+
+def section(title: str, results: list[Result]) -> list[str]:
+    """Return the table of a condition."""
+    tests = compared(results)
+    head = "| method | final accuracy, % | difference to FedNNNN (p) "
+    head += f"| rounds to {100 * TARGET:.0f} % (of {len(SEEDS)}) | N/E "
+    head += "| gradients a step | up, down | chosen |"
+    lines = [f"## {title}", "", head, f"| --- |{' ---: |' * 6} --- |"]
+    for each in sorted(results, key=lambda one: -one.mean):
+        there = [number for number in each.reached if number is not None]
+        rounds = f"{statistics.median(there):g} ({len(there)})" if there else "– (0)"
+        test = "–"
+        if each.name in tests:
+            test = "{:+.2f} ({:.3f})".format(*tests[each.name])
+        gradients, up, down = costs(each.name)
+        chosen = ", ".join(f"{key} {value:g}" for key, value in each.chosen.items())
+        lines.append(
+            f"| {each.name} | {each.mean:.2f} ± {each.half_width:.2f} | {test} | {rounds} "
+            f"| {each.agreement:.3f} | {gradients} | {up}, {down} | {chosen} |"
+        )
+    return [*lines, ""]
+
+
+def verdict(tables: dict[str, list[Result]]) -> str:
+    """Return the page's first line: where FedNNNN is the best, and where it is not."""
+    best = {key: max(each, key=lambda one: one.mean).name for key, each in tables.items()}
+    won = [CONDITIONS[key][0] for key, name in best.items() if name == REFERENCE]
+    lost = [f"{CONDITIONS[key][0]} ({name})" for key, name in best.items() if name != REFERENCE]
+    if not lost:
+        return "FedNNNN has the highest mean accuracy in every condition."
+    where = (
+        f"FedNNNN is not the best in {len(lost)} of {len(tables)} conditions: {'; '.join(lost)}."
+    )
+    return where + (f" It is in {'; '.join(won)}." if won else "")
+
+
+def write_page(page: Path, conditions: list[str], names: list[str]) -> None:
+    """Write the page, of the records beside it."""
+    tables = {
+        condition: [result(page / condition / name, name) for name in names]
+        for condition in conditions
+    }
+    text = [
+        verdict(tables),
+        "",
+        "# Comparison of the methods on digits",
+        "",
+        f"Made by `launch/compare.sh` from the records beside it. Each of {len(names)} methods had "
+        f"{TRIALS} trials of {ROUNDS} rounds in each condition, judged by the final accuracy on a "
+        f"sixth of the training images that was held out, with seed {TUNING_SEED}; then seeds "
+        f"{', '.join(map(str, SEEDS))} on the test images. 20 clients, 1 epoch a round, batches of "
+        "10, the network `nnnn_digits`.",
+        "",
+        "Means with 95 % intervals (Student's t); p of paired t-tests by seed, corrected after "
+        "Holm within a table; rounds: the median over the seeds that reach "
+        f"{100 * TARGET:.0f} % (how many do). N/E: the mean over rounds and seeds, of what is "
+        "uploaded. Costs: gradients that a client computes in a step; vectors of the model's size "
+        "that it uploads and that it gets in a round.",
+        "",
+    ]
+    for condition, results in tables.items():
+        text += section(CONDITIONS[condition][0], results)
+    (page / "README.md").write_text("\n".join(text))
+
+
+def main() -> None:
+    """Make what lacks, then the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path("runs/compare"))
+    parser.add_argument("--page", type=Path, default=Path("results/comparison"))
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--conditions", default=",".join(CONDITIONS))
+    asked = parser.parse_args()
+    names, conditions = asked.methods.split(","), asked.conditions.split(",")
+    for given, known in ((names, METHODS), (conditions, CONDITIONS)):
+        if unknown := {*given} - {*known}:
+            parser.error(f"{', '.join(sorted(unknown))}: must be some of {', '.join(known)}")
+    if REFERENCE not in names:
+        parser.error(f"--methods: must have {REFERENCE}, to which the others are compared")
+    logging.getLogger("fednnnn_plugin").setLevel(logging.WARNING)
+    for condition in conditions:
+        for name in names:
+            make(asked.work, condition, name)
+    for condition in conditions:
+        for name in names:
+            keep(asked.work, asked.page, condition, name)
+    write_page(asked.page, conditions, names)
+    click.echo(f"page: {asked.page / 'README.md'}")
+
+
+if __name__ == "__main__":
+    main()
