@@ -134,6 +134,75 @@ def test_method_of_recipes_readme_runs(start: Start, content: Content) -> None:
     assert content(own.folder) != content(plain.folder)
 
 
+def test_topk_of_recipes_readme_uploads_a_tenth(start: Start) -> None:
+    """What is left comes later: S has the uploaded elements alone, and N and E are theirs."""
+    page = (Path(__file__).parents[2] / "recipes/README.md").read_text()
+    code = page.split("# my_uploads.py\n")[1].split("```")[0]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20
+    names: dict[str, Any] = {"__name__": "my_uploads"}
+    exec(code, names)
+    given = {"client_num_per_round": 1, "comm_round": 1, "epochs": 1, "worker_num": 1}
+    folder = start("run", FEDAVG, client_method=names["TopK"], **given).folder
+    [kept] = (folder / "clients").iterdir()
+    left = load_file(kept)["left"]
+    assert int((left == 0).sum()) >= 605  # of 6,058
+    record = fp.read_runs(folder).iloc[0]
+    plain = fp.read_runs(start("plain", FEDAVG, **given).folder).iloc[0]
+    whole = plain["mean_client_norm"] ** 2
+    assert record["mean_client_norm"] ** 2 + float(left.norm()) ** 2 == pytest.approx(whole)
+    assert record["mean_update_norm"] == pytest.approx(record["mean_client_norm"])
+
+
+class Twice(fp.ClientMethod):
+    """Asks for more gradients than it says, or gives weights that cannot be."""
+
+    def gradient(self, weights: Tensor, gradient_at: Any, step: Any) -> Tensor:
+        return gradient_at(weights) + gradient_at(weights)
+
+
+class Weightless(fp.ClientMethod):
+    def upload(self, local: Any) -> Any:
+        return local.update, 0 * local.weights
+
+
+@pytest.mark.parametrize(("method", "named"), [(Twice, "evaluations"), (Weightless, "weights")])
+def test_method_that_breaks_its_word_is_refused(start: Start, method: Any, named: str) -> None:
+    with pytest.raises(fp.UserError, match=rf"client_method: .*{named}"):
+        start("run", FEDAVG, client_method=method)
+    assert not Path("run").exists()
+
+
+class Counted(fp.ClientMethod):
+    """Weighs each client by its number of steps, and says by a scalar how many there were."""
+
+    sends, returns, scalars = ("steps",), ("steps",), ("steps",)
+
+    def gradient(self, weights: Tensor, gradient_at: Any, step: Any) -> Tensor:
+        if step.sent["steps"].any() and step.number.max() > 3:
+            raise ValueError("late")
+        return gradient_at(weights)
+
+    def upload(self, local: Any) -> Any:
+        return local.update, local.steps * local.weights
+
+    def finish_client(self, local: Any) -> Any:
+        return {}, {"steps": local.steps}
+
+    def finish_round(self, sent: Any, returned: Any, share: float) -> Any:
+        return {"steps": returned["steps"]}
+
+
+@pytest.mark.parametrize("batching", ["off", 2])
+def test_gradient_of_a_method_fails_as_the_methods(start: Start, batching: Any) -> None:
+    """In the fifth step of the second round; no client's failure, of which some are allowed."""
+    given = {"client_method": Counted, "max_client_failures": 20, "client_batching": batching}
+    given["client_num_per_round"] = 2
+    with pytest.raises(fp.RunError, match=r"^round 2: client_method: raised ValueError: late"):
+        start("run", FEDAVG, batch_size=20, epochs=5, comm_round=2, **given)
+    newest = load_file(max(Path("run/checkpoint").iterdir()))
+    assert newest["..sent.steps"].tolist() == [20.0]  # five epochs of 72 samples
+
+
 def test_metric_that_fails_is_refused(start: Start) -> None:
     given = {"data": CELL["numbers"], "model": CELL["net"], "loss": "mse"}
     with pytest.raises(fp.UserError, match=r"^validation_args\.metrics: roc_auc: "):
