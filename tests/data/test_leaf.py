@@ -47,8 +47,8 @@ def test_numbers_are_divided_as_their_files(tmp_path: Path) -> None:
     assert data.train_images.tolist() == [[5, 6], [1, 2.5], [3, 4]]  # a.json is the first
     assert data.train_labels.tolist() == [2, 0, 1]
     assert [part.tolist() for part in data.client_indices] == [[1, 2], [0]]  # f1, f2
-    assert data.own_test(0) is None
-    assert data.test_images[data.own_test(1)].tolist() == [[7, 8]]
+    assert not len(data.client_test_indices[0])
+    assert data.test_images[data.client_test_indices[1]].tolist() == [[7, 8]]
     assert len(data.test_labels) == 2
     assert data.num_classes == 3
     whole = load(tmp_path, test_division="within_clients", test_fraction=0.5, min_samples=2)

@@ -1,6 +1,8 @@
 """The registry of data sets: one that is registered is known wherever a name is read."""
 
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,13 +10,14 @@ import torch
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
-from fednnnn_plugin.data.sets import DATASETS, is_present, named_dataset
+from fednnnn_plugin.data.sets import DATASETS, find_dataset, is_present, named_dataset
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fingerprint import Fingerprint
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 from ..tiny import quick_run
+from .conftest import DIGITS, refusal
 
 
 @pytest.fixture
@@ -52,3 +55,14 @@ def test_data_set_that_is_unknown_names_the_nearest() -> None:
         load_recipe(recipe, ["data_args.dataset=MNIST"])
     with pytest.raises(UserError, match=r"data_args\.by: unknown key"):
         load_recipe(recipe, ["data_args.by=2"])
+
+
+def test_hub_without_its_library_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    name = f"hf:{tmp_path}"
+    named = find_dataset(name)
+    assert named is not None
+    message = refusal(named.load, replace(DIGITS, dataset=name))
+    assert message.startswith(f"data_args.dataset: {name}: needs the library datasets: pip install")
