@@ -125,17 +125,13 @@ def available_clients(available: Available, round_number: int, num_clients: int)
     """
     where = f"{AVAILABILITY}: round {round_number}"
 
-    def call(function: Callable[..., Any]) -> list[int]:
-        given = function(round_number)
+    with isolated_generators(0, "availability", round_number), user_code(where):
+        given = call_code(available, where, round_number)
         listed = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
         if not isinstance(listed, Iterable):
             raise UserError(f"{where}: {shown(listed)}: must be a list of clients")
         clients = [*islice(listed, num_clients + 1)]
-        return _checked(clients, where, num_clients, len(clients))
-
-    with isolated_generators(0, "availability", round_number):
-        clients: Any = call_code(available, where, call)
-    return sorted(clients)
+        return sorted(_checked(clients, where, num_clients, len(clients)))
 
 
 def _checked(given: Any, where: str, num_clients: int, cohort_size: int) -> list[int]:
