@@ -30,9 +30,9 @@ from fednnnn_plugin.processes.endings import say
 )
 @click.option(
     "--target",
-    type=float,
-    help="An accuracy, such as 0.9, or a value of the runs' first metric: which round reaches it "
-    "first.",
+    metavar="[NAME=]NUMBER",
+    help="An accuracy, such as 0.9, or a value of the runs' first metric, or worst_10=0.6, of the "
+    "worst tenth of the clients: which round reaches it first.",
 )
 @click.option(
     "--format",
@@ -54,7 +54,7 @@ def report_command(
     runs: tuple[Path, ...],
     out: Path,
     layers: tuple[str, ...],
-    target: float | None,
+    target: str | None,
     formats: str,
     hue: tuple[str, ...],
     overwrite: bool,

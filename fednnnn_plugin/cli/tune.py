@@ -10,7 +10,10 @@ import click
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
 from fednnnn_plugin.processes.endings import say
 
-_METRICS = ("best_accuracy", "final_accuracy", "final_loss", "best_metric", "final_metric")
+_METRICS = (
+    *("best_accuracy", "final_accuracy", "final_loss", "best_metric", "final_metric"),
+    "worst_10",
+)
 
 
 @click.command("tune")
@@ -37,8 +40,10 @@ _METRICS = ("best_accuracy", "final_accuracy", "final_loss", "best_metric", "fin
 @click.option(
     "--metric",
     type=click.Choice(_METRICS),
-    help="Default: best_metric, of the recipe's first metric, where it names validation_args."
-    "metrics; final_loss with the loss mse or bce_with_logits; else best_accuracy.",
+    help="worst_10 is the final accuracy of the worst tenth of the clients, of a recipe with "
+    "validation_args.per_client. Default: best_metric, of the recipe's first metric, where it "
+    "names validation_args.metrics; final_loss with the loss mse or bce_with_logits; else "
+    "best_accuracy.",
 )
 @click.option("--seeds", metavar="LIST", help="Judge by the mean over seeds, as in 0,1,2.")
 @click.option(

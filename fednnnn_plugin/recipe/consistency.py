@@ -129,6 +129,7 @@ def _unmeasured(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "validation_args.per_client", f"end: {why}"
     metric = (recipe.validation_args.stop or {}).get("metric", "accuracy")
     measured = [*metric_names(recipe.validation_args.metrics), "accuracy", "loss"]
+    measured += ["worst_10"] * bool(recipe.validation_args.per_client)
     if metric not in measured:
         known = f"must be one of {', '.join(measured)}{did_you_mean(metric, measured)}"
         yield "validation_args.stop", f"metric: {shown(metric)}: {known}"

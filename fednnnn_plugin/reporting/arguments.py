@@ -8,6 +8,7 @@ from contextlib import suppress
 from math import isfinite
 from numbers import Real
 from pathlib import Path
+from typing import cast
 
 import pandas as pd
 
@@ -58,7 +59,21 @@ def checked_names(what: object, given: object) -> list[str]:
     raise UserError(f"{what}: {shown(given)}: must be a name, or a list of names")
 
 
+def parsed_target(given: object) -> tuple[str | None, float]:
+    """A value that runs are to reach, and what is to reach it: ``worst_10=0.6``, or None."""
+    name, value = "", given
+    if isinstance(given, str):
+        name, _, value = given.rpartition("=")
+        with suppress(ValueError):
+            value = float(value)
+    if not isinstance(value, Real):
+        check_finite(TARGET, given)
+    check_finite(TARGET, value)
+    return name.strip() or None, float(cast(float, value))
+
+
 def check_finite(what: object, given: object) -> None:
     """Refuse what is no finite number."""
+    hint = ", or NAME=NUMBER, as worst_10=0.6" * (what is TARGET)
     if not isinstance(given, Real) or not isfinite(given):
-        raise UserError(f"{what}: {shown(given)}: must be a finite number")
+        raise UserError(f"{what}: {shown(given)}: must be a finite number{hint}")

@@ -21,9 +21,8 @@ from fednnnn_plugin.reporting.arguments import (
     FORMAT,
     HUE,
     LAYERS,
-    TARGET,
-    check_finite,
     checked_names,
+    parsed_target,
 )
 from fednnnn_plugin.reporting.cells import as_csv
 from fednnnn_plugin.reporting.charts import Chart, condition_charts
@@ -59,7 +58,7 @@ def build_report(
     out: Path,
     *,
     layers: str | Sequence[str] = (),
-    target: float | None = None,
+    target: float | str | None = None,
     formats: str | Sequence[str] = (),
     hue: str | Sequence[str] = (),
     overwrite: bool = False,
@@ -67,13 +66,12 @@ def build_report(
     """Read run folders, study folders, or folders of them, and write their report.
 
     With ``overwrite`` an earlier report in ``out`` is replaced. ``target`` is an accuracy in
-    (0, 1], or a value of the runs' metric; ``formats`` beside SVG are ``pdf`` and ``png``; without
-    ``layers`` the norms of the paper's are shown; ``hue`` are the columns of ``read_runs`` that
-    tell lines apart, instead of the method and what differs.
+    (0, 1], or a value of the runs' metric, or ``"worst_10=0.6"``; ``formats`` beside SVG are
+    ``pdf`` and ``png``; without ``layers`` the norms of the paper's are shown; ``hue`` are the
+    columns of ``read_runs`` that tell lines apart, instead of the method and what differs.
     """
     check_free(out, overwrite=overwrite)
-    if target is not None:
-        check_finite(TARGET, target)
+    metric, value = (None, None) if target is None else parsed_target(target)
     asked = ["svg", *checked_names(FORMAT, formats)]
     for name in asked:
         check_known(FORMAT, name, FORMATS)
@@ -93,8 +91,8 @@ def build_report(
         files["rounds.csv"] = as_csv(runs)
         runs = arrange(runs, warnings, checked_names(HUE, hue))
         shown["accuracy"] = tables.accuracy(runs)
-        if target is not None:
-            shown["rounds-to-accuracy"] = tables.rounds_to(runs, target)
+        if value is not None:
+            shown["rounds-to-accuracy"] = tables.rounds_to(runs, value, metric)
         for (data, condition), members in runs.groupby(["data", "condition"], sort=False):
             charts = condition_charts(members, references(runs, members), layers)
             title = f"{data}: {condition}"

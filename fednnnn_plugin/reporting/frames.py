@@ -10,7 +10,7 @@ import pandas as pd
 
 from fednnnn_plugin.errors import UserError, in_python
 from fednnnn_plugin.quantities import NORMS
-from fednnnn_plugin.reporting.arguments import run_paths
+from fednnnn_plugin.reporting.arguments import parsed_target, run_paths
 from fednnnn_plugin.reporting.conditions import LINE, arrange, placed
 from fednnnn_plugin.reporting.outcomes import averaged, outcomes, reaching
 from fednnnn_plugin.reporting.runs import layers, read_folders
@@ -57,13 +57,17 @@ def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
 
 @in_python
 def summary(
-    runs: pd.DataFrame, target: float | None = None, *, hue: str | Sequence[str] | None = None
+    runs: pd.DataFrame,
+    target: float | str | None = None,
+    *,
+    hue: str | Sequence[str] | None = None,
 ) -> pd.DataFrame:
     """Summarise runs over seeds: one row for each method with its settings under a condition.
 
     Args:
         runs: what :func:`read_runs` returns.
-        target: an accuracy in (0, 1], or a value of the runs' first metric.
+        target: an accuracy in (0, 1], or a value of the runs' first metric; or a text such as
+            ``"worst_10=0.6"``, as for :func:`report`.
         hue: the column or columns whose values tell the rows of a condition apart; by default the
             method, and the settings that differ.
 
@@ -85,7 +89,9 @@ def summary(
     columns = ["method", "seeds", "rounds", "metric", "best", "best_sd", "final", "final_sd"]
     table = averaged(every).set_index(LINE)[columns]
     if target is not None:
-        found = reaching(runs, every, target).set_index(LINE)
+        metric, value = parsed_target(target)
+        judged = outcomes(runs, metric)
+        found = reaching(runs, judged, value, metric).set_index(LINE)
         table["reached"], table["rounds_to_target"] = found["reached"], found["rounds"]
     return table.reset_index()
 

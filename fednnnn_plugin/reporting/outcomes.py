@@ -6,23 +6,23 @@ import math
 
 import pandas as pd
 
-from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.reporting.arguments import TARGET, check_finite
+from fednnnn_plugin.errors import UserError, check_known
+from fednnnn_plugin.reporting.arguments import TARGET
 from fednnnn_plugin.reporting.conditions import LINE
 from fednnnn_plugin.reporting.runs import SECONDS
 
-ACCURACY = "accuracy"
+ACCURACY, WORST_10 = "accuracy", "worst_10"
 _OWN = "test_metrics."
 
 
-def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
+def outcomes(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     """A line a run, arranged: what identifies it, its ``best`` and ``final`` value, ...
 
-    ``metric`` says what the values are; accuracies are in [0, 1], NaN where none was measured.
-    ``final`` is of the last tested round; ``tests`` is how many rounds have a value; ``seconds``
-    are the median of a round.
+    ``metric`` says what the values are, or is given; accuracies are in [0, 1], NaN where none was
+    measured. ``final`` is of the last tested round; ``tests`` is how many rounds have a value;
+    ``seconds`` are the median of a round.
     """
-    runs = with_values(runs)
+    runs = with_values(runs, metric)
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
     values = runs.groupby("run")["value"]
     lower = heads["lower_is_better"]
@@ -47,17 +47,18 @@ def averaged(every: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()  # fmt: skip
 
 
-def reaching(runs: pd.DataFrame, every: pd.DataFrame, target: float) -> pd.DataFrame:
+def reaching(
+    runs: pd.DataFrame, every: pd.DataFrame, target: float, metric: str | None = None
+) -> pd.DataFrame:
     """For each line its ``seeds``, how many ``reached`` a value, and after how many rounds.
 
     ``rounds`` is the mean, NaN unless all seeds did; ``median`` is over all seeds, of which one
     that did not is later than all that did: NaN unless more than half did. ``every`` are the
-    runs' ``outcomes``.
+    runs' ``outcomes`` by that metric.
     """
-    check_finite(TARGET, target)
-    if {*every["metric"]} == {ACCURACY} and not 0.0 < target <= 1.0:
+    if {*every["metric"]} <= {ACCURACY, WORST_10} and not 0.0 < target <= 1.0:
         raise UserError(f"{TARGET}: {target:g}: an accuracy must be above 0 and at most 1")
-    runs = with_values(runs)
+    runs = with_values(runs, metric)
     lower = runs["lower_is_better"]
     there = (runs["value"] >= target).where(~lower.fillna(False), runs["value"] <= target)
     first = runs[there & lower.notna()].groupby("run")["round"].min().reindex(every["run"])
@@ -72,17 +73,30 @@ def reaching(runs: pd.DataFrame, every: pd.DataFrame, target: float) -> pd.DataF
     return numbers.assign(rounds=numbers["rounds"].where(all_of_them), median=median)
 
 
-def with_values(runs: pd.DataFrame) -> pd.DataFrame:
+def with_values(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     """Give each row of arranged runs the ``value`` by which its line is judged, NaN without one.
 
     ``metric`` says what that is, and ``lower_is_better`` how it is meant: the recipe's first
     metric; without one the accuracy, what a custom trainer measured first, or the loss,
     whichever is on record. It is the same for all seeds of a line, so that a mean is of one
     quantity: a seed that has no value of it has none. ``lower_is_better`` is NA where no run of a
-    line with a custom metric has it on record.
+    line with a custom metric has it on record. A ``metric`` that is given judges all lines.
     """
+    if metric is not None:
+        return _with_metric(runs, metric)
     found = pd.concat([_with_values(line) for _, line in runs.groupby(LINE, sort=False)])
     return found.astype({"lower_is_better": "boolean"}).copy()  # in one piece, as read_folders
+
+
+def _with_metric(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    firsts = [str(name) for name in runs["metric"].dropna().unique()]
+    columns = dict.fromkeys(firsts) | {ACCURACY: "test_acc", "loss": "test_loss"}
+    columns |= {name: f"{_OWN}{name}" for name in firsts}
+    columns |= {WORST_10: "client_acc.worst_10"}
+    check_known(TARGET, metric, [name for name, of in columns.items() if of in runs])
+    own = runs["lower_is_better"].where(runs["metric"] == metric, metric == "loss")
+    values = {"value": runs[columns[metric]], "metric": metric, "lower_is_better": own}
+    return runs.assign(**values).astype({"lower_is_better": "boolean"})
 
 
 def _with_values(line: pd.DataFrame) -> pd.DataFrame:

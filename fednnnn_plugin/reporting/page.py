@@ -19,7 +19,7 @@ def report(
     *runs: Path | str | Iterable[Path | str],
     out: Path | str = "report",
     layers: str | Sequence[str] = (),
-    target: float | None = None,
+    target: float | str | None = None,
     formats: str | Sequence[str] = (),
     hue: str | Sequence[str] = (),
     overwrite: bool = False,
@@ -34,7 +34,9 @@ def report(
         out: where tables, figures and ``index.html`` go.
         layers: a module or modules whose norms to show, such as ``"fc3"``; by default the last one
             named ``fc…`` and the last one named ``conv…``.
-        target: an accuracy in (0, 1], or a value of the runs' first metric: a table says which
+        target: an accuracy in (0, 1], or a value of the runs' first metric; or a text such as
+            ``"worst_10=0.6"``, of ``accuracy``, ``loss``, a first metric, or ``worst_10``, the
+            accuracy of the worst tenth of the clients. A table says which
             round reaches it first: the median over seeds, and how many got there.
         formats: ``"pdf"``, ``"png"`` or both: further files of each figure, beside its SVG.
         hue: the column or columns of :func:`~fednnnn_plugin.read_runs` whose values tell lines

@@ -24,6 +24,7 @@ METRICS = {
     "best_accuracy": ("best validation accuracy", "%", 100.0, 2),
     "final_accuracy": ("final validation accuracy", "%", 100.0, 2),
     "final_loss": ("final validation loss", "", 1.0, 4),
+    "worst_10": ("final accuracy of the worst 10 % of clients", "%", 100.0, 2),
 }
 # A grid that spans this ratio is laid out in equal ratios, not in equal steps.
 WIDE_GRID = 30.0

@@ -19,7 +19,9 @@ from fednnnn_plugin.reading import read_mapping
 PLAN, TRIALS = "study.yaml", "trials.csv"
 MAX_POINTS = 1_000
 
-Metric = Literal["best_accuracy", "final_accuracy", "final_loss", "best_metric", "final_metric"]
+Metric = Literal[
+    "best_accuracy", "final_accuracy", "final_loss", "best_metric", "final_metric", "worst_10"
+]
 STATES = ("finished", "pruned", "failed")
 MEASURED = ("best_accuracy", "best_round", "final_accuracy", "final_loss", "rounds")
 COLUMNS = ("step", "method", "state", "value", *MEASURED, "folder")
@@ -80,7 +82,7 @@ class Plan(BaseModel):
     @property
     def of_accuracy(self) -> bool:
         """Whether an accuracy judges the trials."""
-        return self.metric in ("best_accuracy", "final_accuracy")
+        return self.metric in ("best_accuracy", "final_accuracy", "worst_10")
 
     @property
     def of_measure(self) -> bool:

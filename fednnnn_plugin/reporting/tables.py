@@ -9,7 +9,7 @@ import pandas as pd
 
 from fednnnn_plugin.reporting import conditions
 from fednnnn_plugin.reporting.conditions import LINE, SYMBOLS, differing, judged, value_text
-from fednnnn_plugin.reporting.outcomes import ACCURACY, averaged, outcomes, reaching
+from fednnnn_plugin.reporting.outcomes import ACCURACY, WORST_10, averaged, outcomes, reaching
 from fednnnn_plugin.reporting.paper import PAPER, unlike_paper
 from fednnnn_plugin.reporting.runs import OWN_SPLIT
 from fednnnn_plugin.reporting.typeset import Table, fixed
@@ -78,13 +78,14 @@ def accuracy(runs: pd.DataFrame) -> Table:
     return Table(title, numbers, rows, frozenset(strong), tuple(notes))
 
 
-def rounds_to(runs: pd.DataFrame, target: float) -> Table:
+def rounds_to(runs: pd.DataFrame, target: float, metric: str | None = None) -> Table:
     """The first round that is as good as ``target``: how many seeds got there, and the median.
 
     A seed that did not is later than all that did: there is a median where more than half did.
+    The ``metric`` is what lines are judged by, unless it is given.
     """
-    every = outcomes(runs)
-    numbers = reaching(runs, every, target)
+    every = outcomes(runs, metric)
+    numbers = reaching(runs, every, target, metric)
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     reached = numbers["reached"].astype(str) + "/" + numbers["seeds"].astype(str) + " seeds"
     rows["reached by"] = reached.where(numbers["tested"], "–")
@@ -98,6 +99,8 @@ def rounds_to(runs: pd.DataFrame, target: float) -> Table:
     what = f"{', '.join(metrics)} {target:g}"
     if metrics == [ACCURACY]:
         what = f"an accuracy of {target * 100:g} %"
+    if metrics == [WORST_10]:
+        what = f"an accuracy of {target * 100:g} % of the worst 10 % of clients"
     return Table(f"Rounds to {what}", numbers.drop(columns="tested"), rows, notes=tuple(notes))
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from fednnnn_plugin.errors import RunError, printable
 
 STOP = "validation_args.stop"
-ACCURACY, LOSS = "accuracy", "loss"
+ACCURACY, LOSS, WORST_10 = "accuracy", "loss", "worst_10"
 
 
 class Measured(NamedTuple):
@@ -21,7 +21,10 @@ class Measured(NamedTuple):
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Measured":
         """Return it of a record's fields."""
-        metrics = record["test_metrics"] or {}
+        metrics = dict(record["test_metrics"] or {})
+        if spread := record.get("client_acc"):  # of this process, or read
+            of = spread if isinstance(spread, Mapping) else vars(spread)
+            metrics.setdefault(WORST_10, of[WORST_10])
         return cls(record["round"], record["test_acc"], record["test_loss"], metrics)
 
     def value(self, metric: str) -> float | None:
@@ -40,7 +43,8 @@ class Stop:
       before it by more than ``min_delta``; the first that has a value is.
 
     A tested round without a finite value is no better. ``metric`` is one of the recipe's, or
-    ``accuracy`` or ``loss``; None is the accuracy where there is one, else the loss.
+    ``accuracy``, ``loss`` or ``worst_10`` of the clients; None is the accuracy where there is one,
+    else the loss.
     """
 
     metric: str | None = None

@@ -71,6 +71,8 @@ def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) 
     steps = _papers_steps(recipe, options) if paper else [_joint_step(recipe, options)]
     if options.metric in ("best_metric", "final_metric") and not measure:
         raise UserError(f"{METRIC} {options.metric}: the recipe names no validation_args.metrics")
+    if options.metric == "worst_10" and not recipe.validation_args.per_client:
+        raise UserError(f"{METRIC} worst_10: the recipe has no validation_args.per_client: true")
     of_classes = recipe.train_args.loss not in ("mse", "bce_with_logits")
     usual: Metric = "best_accuracy" if of_classes else "final_loss"
     held_out = options.validation or recipe.data_args.validation_fraction or DEFAULT_VALIDATION

@@ -90,11 +90,12 @@ class _Judge(Follower):
     def __init__(self, plan: Plan, trial: optuna.Trial, rounds: int, run: int) -> None:
         self._plan, self._trial, self._rounds, self._run = plan, trial, rounds, run
         self.stopped = False  # before its last round, as its recipe says
-        self._records: list[tuple[int, float | None, float | None, float | None]] = []
+        self._records: list[tuple[float | None, ...]] = []
 
     def round_done(self, record: RoundRecord) -> None:
         own = (record.test_metrics or {}).get(self._plan.measure or "")
-        self._records.append((record.round, record.test_acc, record.test_loss, own))
+        worst = record.client_acc.worst_10 if record.client_acc else None
+        self._records.append((record.round, record.test_acc, record.test_loss, own, worst))
         if not self._plan.prune or all(value is None for value in self._records[-1][1:]):
             return
         value = self.curves()[self._plan.metric].iloc[-1]
@@ -105,16 +106,18 @@ class _Judge(Follower):
 
     def curves(self) -> pd.DataFrame:
         """Return each metric after every round that was tested, by the round's number."""
-        columns = ["round", "accuracy", "loss", "measure"]
+        columns = ["round", "accuracy", "loss", "measure", "worst_10"]
         rounds = pd.DataFrame(self._records, columns=columns, dtype=float).set_index("round")
         # The last round is always tested: without a value the run has diverged.
         tested = rounds[rounds.notna().any(axis=1) | (rounds.index == rounds.index.max())]
-        accuracy, loss, measure = (tested[name] for name in columns[1:])
+        accuracy, loss, measure, worst = (tested[name] for name in columns[1:])
         curves = {
             "best_accuracy": accuracy.cummax().ffill(),
             "final_accuracy": accuracy,
             "final_loss": loss,
         }
+        if self._plan.metric == "worst_10":
+            curves["worst_10"] = worst
         if self._plan.measure is not None:
             best = measure.cummin() if self._plan.lower_is_better else measure.cummax()
             curves["best_metric"] = best.ffill()  # a metric may be NaN in a round
@@ -142,7 +145,9 @@ def _last(curves: pd.DataFrame, plan: Plan) -> dict[str, Any]:
     """Return the values after the last round, and the best round."""
     if not len(curves):
         return {}
-    if plan.of_measure:
+    if plan.metric == "worst_10":
+        signed = curves["worst_10"]
+    elif plan.of_measure:
         signed = curves["final_metric"] * (-1.0 if plan.lower_is_better else 1.0)
     else:
         of_classes = curves["final_accuracy"].notna().any()

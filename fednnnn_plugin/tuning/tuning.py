@@ -87,7 +87,9 @@ def tune(
         validation: share of the training samples to hold out and judge on, in (0, 1); by default
             the recipe's ``validation_fraction``, or 1/6 where that is 0.
         metric: ``"best_accuracy"``, ``"final_accuracy"``, ``"final_loss"``, or ``"best_metric"`` or
-            ``"final_metric"`` of the recipe's first metric. By default ``"best_metric"`` if the
+            ``"final_metric"`` of the recipe's first metric, or ``"worst_10"``, the accuracy of the
+            worst tenth of the clients after the last round, of a recipe with
+            ``validation_args.per_client``. By default ``"best_metric"`` if the
             recipe names metrics, ``"final_loss"`` with the loss ``mse`` or ``bce_with_logits``,
             else ``"best_accuracy"``.
         seeds: run each trial with each of these, and judge it by the mean; by default the

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fednnnn_plugin.quantities import Spread
 from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
 from fednnnn_plugin.reporting.study import Study
 from fednnnn_plugin.run_folder.records import Summary
@@ -36,6 +37,8 @@ class Searches:
         self.stopped_at: Callable[[dict[str, Any]], float] = lambda train: inf
         self.top: Outcome = lambda train, number: 0.5  # of a metric of this name
 
+        self.worst: Outcome = lambda train, number: 0.1  # of the clients' accuracies
+
     def trial(self, name: str) -> Path:
         return self.folder.path / "trials" / "FedNNNN" / name
 
@@ -61,6 +64,7 @@ class Searches:
                     record = {"round": number, "test_acc": shown, "test_loss": loss}
                     record["test_metrics"] = {"top": self.top(train, number)}
                     print(json.dumps(record), file=file, flush=True)
+                    record["client_acc"] = Spread(0.5, 0.5, self.worst(train, number), 0.0)
                     for follower in how["followers"]:
                         follower.round_done(type("Record", (), record))
             summary = Summary("", 0, rounds, None, None, None, "sp", 1, "cpu", 1, 0.0, {})

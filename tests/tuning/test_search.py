@@ -183,6 +183,19 @@ def test_rounds_with_a_metric_alone_are_judged(searches: Searches) -> None:
     assert study.trials["rounds"][4] == 2
 
 
+def test_worst_tenth_of_the_clients_judges(searches: Searches) -> None:
+    """Of the last round; the accuracy is best at another β."""
+    searches.worst = lambda train, number: train["beta"] / number
+    grid = {"beta": [0.5, 0.7, 0.9]}
+    with pytest.raises(UserError, match=r"^--metric worst_10: .*per_client"):
+        searches.begin(grid=grid, rounds=2, metric="worst_10")
+    searches.begin("per_client=true", grid=grid, rounds=2, metric="worst_10")
+    study = searches.search(hill)
+    assert list(study.trials["value"]) == [0.25, 0.35, 0.45]
+    assert study.chosen(study.plan.steps[0]) == {"beta": 0.9}
+    assert searches.said[-1].count("worst 10 0.4500")
+
+
 def test_trials_side_by_side_share_devices(
     three: Searches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
