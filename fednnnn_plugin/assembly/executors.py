@@ -21,6 +21,7 @@ from fednnnn_plugin.data.images import IGNORED
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.processes.forks import Forks, why_not_forked
 from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
+from fednnnn_plugin.rounds.augmentation import Augmentation
 from fednnnn_plugin.rounds.batches import Batch, LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.rounds.evaluation import batch_to_test
 from fednnnn_plugin.rounds.executor import Executor, OwnTest, Training
@@ -44,7 +45,8 @@ def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
     if not isinstance(data, FederatedData):
         return "the data are a program's own loaders, one for each client"
     if TRAINING == "slots":
-        return ""
+        of_one = "train_transform is applied to one client's batches at a time"
+        return of_one if inputs.functions.transform else ""
     if sgd.optimizer is not None:
         return "a custom optimizer steps one client at a time"
     labels = data.train_labels
@@ -91,14 +93,23 @@ def make_executor(
         metrics=functions.metrics,
         classes=classes,
     )
+    augmentation = Augmentation(functions.transform, seed) if functions.transform else None
     any_order = inputs.are_ours or _takes_any_order(inputs, side_by_side, seed)
     if not isinstance(data, FederatedData):
-        loaded = LoaderBatches(data, sgd, device, any_order=any_order)
+        loaded = LoaderBatches(data, sgd, device, any_order=any_order, augmentation=augmentation)
         return executor(partial(train_alone, sgd, loaded), own_test or loaded)
     first, bound = data.normalised(data.test_images[:1]), int(MEMORY * room)
     sized = partial(batch_to_test, model, first, bound)
     size = try_out(inputs, sized, "model_args.model: in a test", forked=forked)
-    batches = TensorBatches(data, sgd, seed, device, any_order=any_order, test_batch=size)
+    batches = TensorBatches(
+        data,
+        sgd,
+        seed,
+        device,
+        any_order=any_order,
+        test_batch=size,
+        augmentation=augmentation,
+    )
     training: Training = partial(train_alone, sgd, batches)
     if most > 1 and TRAINING == "slots":
 
@@ -112,7 +123,9 @@ def make_executor(
         on_gpu = device.type == "cuda"
         graphs = StepGraphs(CudaCapture(device)) if on_gpu else None
         normalise = batches.normalisation
-        groups = GroupSGD(sgd, model, batches.images, batches.labels, normalise, graphs)
+        groups = GroupSGD(
+            sgd, model, batches.images, batches.labels, normalise, graphs, augmentation
+        )
         training = TrainTogether(groups, batches, own_seed, ahead=on_gpu)
     return executor(training, own_test or batches)
 

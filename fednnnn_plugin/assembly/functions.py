@@ -20,6 +20,7 @@ from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.consistency import metric_names
 from fednnnn_plugin.recipe.kinds import OPTIMIZERS
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD
+from fednnnn_plugin.rounds.augmentation import TRANSFORM, Transform
 from fednnnn_plugin.rounds.evaluation import Metric
 from fednnnn_plugin.rounds.sampling import AVAILABILITY, SAMPLING, Available, Sampler
 from fednnnn_plugin.seeds import isolated_generators
@@ -54,11 +55,12 @@ class Functions(NamedTuple):
     digests: Mapping[str, Mapping[str, str]] = MappingProxyType({})
     rates: Rates | None = None
     available: Available | None = None
+    transform: Transform | None = None
 
     @property
     def train_by_own_code(self) -> bool:
         """Whether a part of the training is a user's, and may draw from global generators."""
-        return bool({"loss", "optimizer", "client_method"} & self.digests.keys())
+        return bool({"loss", "optimizer", "client_method", "transform"} & self.digests.keys())
 
 
 def find_functions(
@@ -86,12 +88,15 @@ def find_functions(
     maker = code.find(OPTIMIZER, train.client_optimizer, "optimizer")
     metrics = _metrics(recipe, objects, code, loss)
     rates = learning_rates(recipe, code.find(SCHEDULE, train.learning_rate_schedule, "schedule"))
+    transform = code.find(TRANSFORM, train.train_transform, "transform")
     settings = {key: recipe.rule_settings[key] for key in method.keys}
     where = f"{CLIENT_METHOD}: {printable(named)}"
     with isolated_generators(recipe.common_args.random_seed, "client method"):
         made = call_code(method, where, **settings)
     optimizer = _optimizer(recipe, maker)
-    return Functions(loss, optimizer, metrics, sampler, made, code.digests, rates, available)
+    return Functions(
+        loss, optimizer, metrics, sampler, made, code.digests, rates, available, transform
+    )
 
 
 class _OwnCode:

@@ -34,6 +34,7 @@ from fednnnn_plugin.processes.job import choose_ranks, ending_together
 from fednnnn_plugin.processes.ranks import agreed
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
+from fednnnn_plugin.rounds.augmentation import TRANSFORM, Transform
 from fednnnn_plugin.rounds.sampling import AVAILABILITY, SAMPLING, Available, Sampler
 from fednnnn_plugin.rounds.stopping import STOP
 from fednnnn_plugin.run_folder.folder import RunFolder
@@ -73,6 +74,7 @@ class Objects(TypedDict, total=False):
     metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None"
     client_sampling: "Sampler | str | None"
     client_availability: "Available | str | None"
+    train_transform: "Transform | str | None"
     learning_rate_schedule: "RateSchedule | None"
     stop: Mapping[str, object] | None
 
@@ -87,6 +89,7 @@ _KEYS = {
     "metrics": METRICS,
     "client_sampling": SAMPLING,
     "client_availability": AVAILABILITY,
+    "train_transform": TRANSFORM,
     "learning_rate_schedule": SCHEDULE,
     "stop": STOP,
 }
@@ -126,6 +129,7 @@ def run(
     metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None" = None,
     client_sampling: Sampler | str | None = None,
     client_availability: Available | str | None = None,
+    train_transform: Transform | str | None = None,
     learning_rate_schedule: "RateSchedule | None" = None,
     stop: Mapping[str, object] | None = None,
     overrides: Mapping[str, object] | Sequence[str] | None = None,
@@ -179,6 +183,10 @@ def run(
             depend on these four arguments only.
         client_availability: a function of the round (from 1) that returns the clients that are
             available in it, of which m are drawn, or all if they are fewer; or a CSV file.
+        train_transform: augmentation: a function of the inputs of a training batch ``[b, ...]``
+            that returns inputs of the same form, images before they are normalised; or a transform
+            of ``torchvision.transforms.v2``, which is applied image by image. It may draw from the
+            global generators, or from a ``generator`` that it takes as an argument.
         learning_rate_schedule: the learning rate over the rounds: ``"cosine"``, a mapping such as
             ``{"name": "step", "every": 30, "factor": 0.1, "warmup_rounds": 5}``; a function of the
             round (from 1) that returns the factor of ``learning_rate``; or a scheduler of
@@ -234,6 +242,7 @@ def run(
             "metrics": metrics,
             "client_sampling": client_sampling,
             "client_availability": client_availability,
+            "train_transform": train_transform,
             "learning_rate_schedule": learning_rate_schedule,
             "stop": stop,
         }

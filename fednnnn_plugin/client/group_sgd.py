@@ -25,6 +25,10 @@ from fednnnn_plugin.server.transfer import to_device
 Group = tuple[int, ...]
 
 
+#: Returns inputs of a round and a client, at a step from 0, augmented.
+Augment = Callable[[Tensor, int, int, int], Tensor]
+
+
 @dataclass(frozen=True)
 class _Form:
     """What tells a step from others: the clients with a batch, its samples, whether some pad it."""
@@ -95,9 +99,10 @@ class GroupSGD:
         labels: Tensor,
         normalisation: Callable[[Tensor], Tensor] | None = None,
         graphs: StepGraphs | None = None,
+        augment: Augment | None = None,
     ) -> None:
         self._sgd, self._inputs, self._labels = sgd, inputs, labels
-        self._normalisation, self._graphs = normalisation, graphs
+        self._normalisation, self._graphs, self._augment = normalisation, graphs, augment
         self._model = copy.deepcopy(model).train()
         self._layout = layout_of(model)
         self._memory: _Memory | None = None
@@ -131,16 +136,18 @@ class GroupSGD:
         round_number: int = 1,
         correction: Correction | None = None,
         seeds: Sequence[int] = (),
+        group: Group = (),
     ) -> ModelState:
         """Train clients that all start from one model; the next call overwrites what it returns.
 
         ``orders`` are those of :meth:`stage`, or what it made of them. The correction is the
-        group's. The ``seeds`` are each client's, of what a model draws that does.
+        group's. The ``seeds`` are each client's, of what a model draws that does; the
+        ``group`` are their numbers, for an augmentation.
         """
         try:
             # What the steps need is staged first: a GPU need not wait for the host again.
             staged = orders if isinstance(orders, Staged) else self.stage(orders)
-            return self._train(start, staged, before_step, round_number, correction, seeds)
+            return self._train(start, staged, before_step, round_number, correction, seeds, group)
         except BaseException:
             self._give_back_memory()
             raise
@@ -153,6 +160,7 @@ class GroupSGD:
         round_number: int,
         correction: Correction | None,
         seeds: Sequence[int],
+        group: Group,
     ) -> ModelState:
         sgd, device = self._sgd.in_round(round_number), self._labels.device
         _, clients, batch_size = staged.positions.shape
@@ -162,7 +170,9 @@ class GroupSGD:
             tensor.copy_(initial)
         memory.anchor.copy_(sgd.anchor(start.vector))
         generators = [Generator(device).manual_seed(seed) for seed in seeds]
-        graphs = self._graphs if correction is None and not seeds and sgd is self._sgd else None
+        plain = correction is None and not seeds and not self._augment
+        graphs = self._graphs if plain and sgd is self._sgd else None
+        counts = [0] * clients  # each one's steps so far
         made = None  # steps of each client so far, [m, 1]
         if correction and correction.gradient:
             made = torch.zeros(clients, 1, dtype=torch.int64, device=device)
@@ -180,7 +190,10 @@ class GroupSGD:
                 lengths,
             )
             number = None if made is None else made[:rows].clone()
-            step = partial(self._step, sgd, memory, form, together, correction, number)
+            inputs = None
+            if self._augment:
+                inputs = self._augmented(positions, lengths, group, round_number, counts)
+            step = partial(self._step, sgd, memory, form, together, correction, number, inputs)
             if graphs:
                 graphs.run(form, step)
             else:
@@ -188,6 +201,23 @@ class GroupSGD:
             if made is not None:
                 made[:rows] += 1
         return models
+
+    def _augmented(
+        self,
+        positions: Tensor,
+        lengths: Sequence[int],
+        group: Group,
+        round_number: int,
+        counts: list[int],
+    ) -> Tensor:
+        """Return the inputs of a step, each client's own samples augmented as for it alone."""
+        assert self._augment is not None
+        inputs = self._inputs[positions[: len(lengths), : max(lengths)]]
+        for row, length in enumerate(lengths):
+            own = inputs[row, :length]
+            inputs[row, :length] = self._augment(own, round_number, group[row], counts[row])
+            counts[row] += 1
+        return inputs
 
     def _give_back_memory(self) -> None:
         self._memory = None
@@ -216,14 +246,16 @@ class GroupSGD:
         together: SideBySide,
         correction: Correction | None,
         number: Tensor | None,
+        inputs: Tensor | None,
     ) -> None:
         """Make a step of the first clients, on what the memory has.
 
-        ``number`` ``[m, 1]`` is each one's, where a method gives the gradient.
+        ``number`` ``[m, 1]`` is each one's, where a method gives the gradient; the ``inputs``
+        ``[m, B, …]`` are augmented ones in the place of the data's.
         """
         models = memory.models.first(form.rows)
         batch = memory.positions[: form.rows, : form.samples]
-        inputs, labels = self._inputs[batch], self._labels[batch]
+        labels, inputs = self._labels[batch], self._inputs[batch] if inputs is None else inputs
         if self._normalisation:
             inputs = self._normalisation(inputs)
         if inputs.is_floating_point():

@@ -84,7 +84,7 @@ def _given(args: Any) -> set[str]:
 
 def _training_keys() -> set[str]:
     """Return the keys of a client's own training, which a user's trainer may call otherwise."""
-    ours = {"learning_rate_schedule", "local_steps"}
+    ours = {"learning_rate_schedule", "local_steps", "train_transform"}
     ours |= {"epochs", "batch_size", "loss", "learning_rate", "learning_rate_decay", "weight_decay"}
     return ours | {"client_optimizer", "client_optimizer_args", "max_grad_norm", "precision"}
 

@@ -28,6 +28,7 @@ from fednnnn_plugin.recipe.method_keys import (
 )
 from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 from fednnnn_plugin.recipe.validation import build
+from fednnnn_plugin.rounds.augmentation import TRANSFORM
 from fednnnn_plugin.rounds.sampling import AVAILABILITY, SAMPLING
 from fednnnn_plugin.run_folder.server_state import stored_round
 from fednnnn_plugin.server.rules import RULES, find_rule, load_rule
@@ -78,7 +79,7 @@ _NOT_THE_USERS = {"worker_num"}
 _IMAGE_FOLDERS = {"data_dir", "image_size", "test_fraction"}
 # Of our training and test alone; a user's trainer may read such names otherwise.
 _OF_OURS = {"loss", "client_optimizer_args", "learning_rate_decay", "max_grad_norm", "metrics"}
-_OF_OURS |= {"learning_rate_schedule", "local_steps"}
+_OF_OURS |= {"learning_rate_schedule", "local_steps", "train_transform"}
 # A name of FedML's own: its FedOpt, SCAFFOLD and Mime read it, and our method may stand beside it.
 _FEDMLS = {"server_lr"}
 # FedML's privacy; it reads max_grad_norm as the limit of a client's whole model.
@@ -187,7 +188,7 @@ def script_functions(recipe: Recipe, *, custom_trainer: bool = False) -> Functio
     named += [(AVAILABILITY, train.client_availability)]
     if not custom_trainer:
         named += [(LOSS, train.loss), (OPTIMIZER, train.client_optimizer)]
-        named += [(SCHEDULE, train.learning_rate_schedule)]
+        named += [(SCHEDULE, train.learning_rate_schedule), (TRANSFORM, train.train_transform)]
     for where, name in (*named, *((METRICS, name) for name in metrics)):
         is_allowed_code(where, name)
     return find_functions(recipe, allow_code=True, custom_trainer=custom_trainer)
@@ -254,6 +255,8 @@ def client_recipe(args: Any) -> Recipe:
             "learning_rate_schedule: only simulations have it: must be left out; a deployment has "
             "learning_rate_decay"
         )
+    if getattr(args, "train_transform", None) is not None:
+        raise UserError("train_transform: only simulations have it: must be left out")
     _refuse_vectors(args)
     needed = is_proximal(args) or getattr(args, "prox_mu", None) is not None
     absent = {} if needed else {"prox_mu": 0.0}

@@ -180,6 +180,7 @@ ClientSampling: TypeAlias = Literal["uniform", "by_size", "round_robin"] | _Code
 Availability = Annotated[
     str, AfterValidator(_path), Field(description="a CSV file, or MODULE:FUNCTION")
 ]
+Transform: TypeAlias = _Code
 LossName: TypeAlias = Literal["cross_entropy", "bce_with_logits", "mse"] | _Code
 Metrics = Annotated[
     list[str],

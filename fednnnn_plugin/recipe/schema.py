@@ -113,6 +113,7 @@ class TrainArgs(Section):
     epochs: kinds.Epochs | None = None
     local_steps: kinds.Count | None = None
     batch_size: kinds.Count | kinds.FullBatch
+    train_transform: kinds.Transform | None = None
     loss: kinds.LossName | None = None
     client_optimizer: kinds.ClientOptimizer = "sgd"
     client_optimizer_args: kinds.OptimizerArgs | None = None

@@ -23,6 +23,8 @@ _USUAL = {
     "seed": "random_seed",
     "rounds": "comm_round",
     "local_epochs": "epochs",
+    "augmentation": "train_transform",
+    "transform": "train_transform",
     "steps": "local_steps",
     "early_stopping": "stop",
     "patience": "stop",

@@ -26,7 +26,7 @@ DIRECTIONS = "metric_directions.json"
 #: Columns with the digests of custom objects.
 _OWN = (
     *("model", "data", "split", "rule", "trainer", "sampler", "client_method", "loss"),
-    *("optimizer", "metrics", "schedule", "availability"),
+    *("optimizer", "metrics", "schedule", "availability", "transform"),
 )
 FINGERPRINTS = tuple(f"{own}_fingerprint" for own in _OWN)
 DISPLAY_NAMES = {"PaperFedAvg": "FedAvg", "PaperFedProx": "FedProx", "NormNorm": "Norm-Norm"}

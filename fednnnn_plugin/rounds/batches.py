@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.tables import inputs_and_labels_of
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.rounds.augmentation import Augmentation
 from fednnnn_plugin.seeds import torch_generator
 
 Batch = tuple[Tensor, Tensor]
@@ -138,8 +139,31 @@ class Batches:
     batch: on a CPU they come in the faster one.
     """
 
-    def __init__(self, sgd: LocalSGD, device: torch.device, *, any_order: AnyOrder = False) -> None:
+    def __init__(
+        self,
+        sgd: LocalSGD,
+        device: torch.device,
+        *,
+        any_order: AnyOrder = False,
+        augmentation: Augmentation | None = None,
+    ) -> None:
         self._sgd, self._device, self._any_order = sgd, device, any_order
+        self._augmentation = augmentation
+
+    def _in_training(
+        self, client: int, round_number: int
+    ) -> Callable[[Iterable[Batch]], Iterator[Batch]]:
+        """Return what stages the batches of a client's passes in a round, augmented."""
+        steps = count()
+
+        def stage(batches: Iterable[Batch]) -> Iterator[Batch]:
+            for given, labels in batches:
+                inputs = given
+                if self._augmentation:
+                    inputs = self._augmentation(given, round_number, client, next(steps))
+                yield self.staged((inputs, labels))
+
+        return stage
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
         """Yield each pass's batches, staged: local epochs, of which the last may be a part."""
@@ -177,23 +201,30 @@ class LoaderBatches(Batches):
     """
 
     def __init__(
-        self, data: LoaderData, sgd: LocalSGD, device: torch.device, *, any_order: AnyOrder = False
+        self,
+        data: LoaderData,
+        sgd: LocalSGD,
+        device: torch.device,
+        *,
+        any_order: AnyOrder = False,
+        augmentation: Augmentation | None = None,
     ) -> None:
-        super().__init__(sgd, device, any_order=any_order)
+        super().__init__(sgd, device, any_order=any_order, augmentation=augmentation)
         self._data = data
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
         loader: Any = self._data.train_loaders[client]
+        stage = self._in_training(client, round_number)
         if self._sgd.has_whole_epochs:
             for _ in range(int(self._sgd.epochs or 0)):
-                yield map(self.staged, loader)
+                yield stage(loader)
             return
         why = "a part of an epoch is of it; or set local_steps in the place of epochs"
         batches = 0 if self._sgd.local_steps else _length(loader, client, "epochs", why)
         left = self._sgd.steps(batches)
         while left > 0:
             passed = _Counted(loader, left)
-            yield map(self.staged, passed)
+            yield stage(passed)
             if not passed.taken:
                 return
             left -= passed.taken
@@ -223,8 +254,9 @@ class TensorBatches(Batches):
         *,
         any_order: AnyOrder = False,
         test_batch: int = 200,
+        augmentation: Augmentation | None = None,
     ) -> None:
-        super().__init__(sgd, device, any_order=any_order)
+        super().__init__(sgd, device, any_order=any_order, augmentation=augmentation)
         self.images, self.labels = data.train_images.to(device), data.train_labels.to(device)
         self._test = data.test_images.to(device), data.test_labels.to(device)
         *_, self._tested_on = data.tested_on
@@ -247,9 +279,10 @@ class TensorBatches(Batches):
         return orders
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
+        stage = self._in_training(client, round_number)
         for order in self.orders(client, round_number):
             picks = order.to(self._device).split(self._sgd.batch_of(len(order)))
-            yield (self.staged((self.images[picked], self.labels[picked])) for picked in picks)
+            yield stage((self.images[picked], self.labels[picked]) for picked in picks)
 
     def staged(self, batch: Batch) -> Batch:
         inputs, labels = batch

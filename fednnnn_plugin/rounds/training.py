@@ -79,7 +79,7 @@ class TrainTogether:
         own = self._seed
         seeds = [] if own is None else [derive_seed(own, "client", number, k) for k in group]
         state = replica.state
-        models = self._groups.train(state, staged, before_step, number, correction, seeds)
+        models = self._groups.train(state, staged, before_step, number, correction, seeds, group)
         if self._ahead and self._last.get(group) == number - 1:
             self._staged[number + 1, group] = self._stage(number + 1, group)
         self._last = {other: last for other, last in self._last.items() if last >= number - 1}

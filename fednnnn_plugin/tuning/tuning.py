@@ -105,7 +105,7 @@ def tune(
         allow_code: allow a ``module:name`` in the recipe to run.
         **objects: ``model``, ``data``, ``rule``, ``client_method``, ``loss``,
             ``client_optimizer``, ``metrics``, ``client_sampling``, ``client_availability``,
-            ``learning_rate_schedule`` and ``stop``, as for
+            ``train_transform``, ``learning_rate_schedule`` and ``stop``, as for
             :func:`~fednnnn_plugin.run`; data as arrays, of which a part can be held out. With
             ``resume`` they must be those of the study, and with several ``jobs`` names.
 

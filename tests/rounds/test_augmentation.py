@@ -1,0 +1,102 @@
+"""Augmented training batches: what is drawn follows from seed, round, client and step."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torchvision.transforms import v2
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.rounds.augmentation import TRANSFORM, Augmentation
+from fednnnn_plugin.seeds import generators_state
+
+from ..tiny import DATA, NET, Content, Start, quick_run
+
+OWN = """
+
+def noisy(x, generator):
+    import random
+    noise = torch.rand(x.shape, generator=generator) + torch.rand(()) + random.random()
+    return (x + 5 * noise).to(x.dtype)
+"""
+
+
+def test_draws_follow_from_round_client_and_step() -> None:
+    def drawn(x: Tensor, generator: torch.Generator) -> Tensor:
+        x += torch.rand((), generator=generator) + torch.rand(()) + random.random()
+        return x
+
+    augment, x, before = Augmentation(drawn, 0), torch.zeros(2), generators_state()
+    places = [(1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1), (1, 0, 0)]
+    found = [augment(x, *place)[0].item() for place in places]
+    assert len({*found}) == 4
+    assert found[0] == found[-1]
+    assert x.tolist() == [0, 0]
+    assert generators_state() == before
+
+
+def test_transforms_of_torchvision_draw_for_each_image() -> None:
+    images = torch.arange(12 * 16, dtype=torch.uint8).view(12, 1, 4, 4)
+    flipped = Augmentation(v2.Compose([v2.RandomHorizontalFlip(0.5)]), 0)(images, 1, 0, 0)
+    same = [bool((one == other).all()) for one, other in zip(flipped, images, strict=True)]
+    turned = [
+        bool((one == other.flip(2)).all()) for one, other in zip(flipped, images, strict=True)
+    ]
+    assert all(a != b for a, b in zip(same, turned, strict=True))
+    assert 0 < sum(same) < 12
+
+
+def test_training_alone_is_augmented(start: Start) -> None:
+    """As training data that were shifted before: the model, and its test on what was not."""
+    x, y, *test, parts = *DATA, torch.arange(140).split((30, 50, 20, 40))
+    given = {"model": NET, "client_num_in_total": 4, "client_num_per_round": 2}
+    model = NET(4, p=0.0)
+    given["model"] = model
+    start("given", data=(x + 1, y, *test, parts), **given)
+    start("augmented", data=(x, y, *test, parts), train_transform=lambda x: x + 1, **given)
+    expected = load_file("given/model.safetensors")
+    torch.testing.assert_close(load_file("augmented/model.safetensors"), expected)
+    losses = [fp.read_runs(name)["test_loss"].tolist() for name in ("given", "augmented")]
+    assert losses[0] == pytest.approx(losses[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transform", ["own:noisy", v2.RandomAffine(10, translate=(0.1, 0.1))])
+def test_augmented_runs_have_the_same_bits(start: Start, content: Content, transform: Any) -> None:
+    """On one worker, on two and after a resume; in groups the same but for rounding."""
+    with Path("own.py").open("a") as file:
+        file.write(OWN)
+    given = {"train_transform": transform, "precision": "fp64", "allow_code": True}
+    start("one", worker_num=1, **given)
+    start("two", worker_num=2, comm_round=1, **given)
+    start("two", worker_num=2, resume=True, **given)
+    assert content(Path("one")) == content(Path("two"))
+    start("groups", client_batching=3, **given)
+    models = [load_file(f"{name}/model.safetensors") for name in ("one", "groups", "two")]
+    torch.testing.assert_close(models[0], models[1], rtol=1e-9, atol=1e-9)
+    start("plain", precision="fp64")
+    assert content(Path("plain")) != content(Path("one"))
+    with pytest.raises(fp.UserError, match=r"resume=True: .*transform"):
+        start("two", resume=True, **given | {"train_transform": v2.RandomAffine(20)})
+
+
+@pytest.mark.parametrize(
+    ("transform", "said"),
+    [
+        (lambda x: x[:, :, 1:], r"gives torch.uint8 of \[.*7, 8\].* must keep shape and dtype"),
+        (v2.ToDtype(torch.float32), "gives torch.float32 of"),
+        (lambda x: None, "gives a NoneType"),
+        (lambda x: x / 0 if x is None else 1 / 0, "raised ZeroDivisionError"),
+        (3, "int"),
+    ],
+)
+def test_transform_with_a_mistake_is_refused(
+    own_code: Path, transform: Callable[..., Any], said: str
+) -> None:
+    with pytest.raises(fp.UserError, match=rf"{TRANSFORM}: .*{said}"):
+        quick_run("run", train_transform=transform)
