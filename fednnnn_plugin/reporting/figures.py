@@ -234,16 +234,28 @@ def norms(
 
 
 @_of_lines
-def agreement(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
+def agreement(
+    runs: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    layer: str | None = None,
+    **how: Unpack[Lines],
+) -> Axes:
     """N/E by round: 1 if all updates have the same direction; dotted: if they were orthogonal.
+
+    ``layer`` is a module, such as ``fc3``, or None for the whole model.
 
     The dotted mark is √(Σ α² ‖Δ‖²)/E, as recorded. For records without it, and clients of equal
     weight, it is 1/√m, which is right if all updates have the same length.
     """
     runs, ax = arrange(runs, hue=how.get("hue")), style.axes(ax)
-    moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
-    ratio = runs.assign(ratio=runs["mean_update_norm"] / moved)
-    ratio["mark"] = runs.get("orthogonal_norm", pd.Series(math.nan, runs.index)) / moved
+    if layer is not None:
+        check_known("layer", layer, layers(runs))
+    of = "" if layer is None else f"layers.{layer}."
+    moved = runs[f"{of}mean_client_norm"].where(runs[f"{of}mean_client_norm"] > 0.0)
+    ratio = runs.assign(ratio=runs[f"{of}mean_update_norm"] / moved)
+    unknown = pd.Series(math.nan, runs.index)  # a layer's is on no record
+    ratio["mark"] = runs.get("orthogonal_norm" if layer is None else "", unknown) / moved
     lines = _lines(ratio, None)
     colors = style.looks(lines, how.get("palette"))
     _curves(ratio, ax, "ratio", "N/E", style.log_axis, **how | {"names": False, "legend": False})

@@ -12,7 +12,7 @@ from fednnnn_plugin.reporting.conditions import LINE
 from fednnnn_plugin.reporting.runs import SECONDS
 
 ACCURACY, WORST_10 = "accuracy", "worst_10"
-_OWN = "test_metrics."
+OWN = "test_metrics."
 
 
 def outcomes(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
@@ -91,7 +91,7 @@ def with_values(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
 def _with_metric(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     firsts = [str(name) for name in runs["metric"].dropna().unique()]
     columns = dict.fromkeys(firsts) | {ACCURACY: "test_acc", "loss": "test_loss"}
-    columns |= {name: f"{_OWN}{name}" for name in firsts}
+    columns |= {name: f"{OWN}{name}" for name in firsts}
     columns |= {WORST_10: "client_acc.worst_10"}
     check_known(TARGET, metric, [name for name, of in columns.items() if of in runs])
     own = runs["lower_is_better"].where(runs["metric"] == metric, metric == "loss")
@@ -101,8 +101,8 @@ def _with_metric(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 def _with_values(line: pd.DataFrame) -> pd.DataFrame:
     named = line["metric"].iloc[0]
-    own = {name: name.removeprefix(_OWN) for name in line if name.startswith(_OWN)}
-    of_recipe = {f"{_OWN}{named}": named} if named else {}
+    own = {name: name.removeprefix(OWN) for name in line if name.startswith(OWN)}
+    of_recipe = {f"{OWN}{named}": named} if named else {}
     columns = {**of_recipe, "test_acc": ACCURACY, **own, "test_loss": "loss"}
     there = [name for name in columns if name in line and line[name].notna().any()]
     column = there[0] if there else "test_acc"
@@ -120,7 +120,7 @@ def _final_values(runs: pd.DataFrame) -> pd.Series[float]:
     of its test is on record, or if the recipe says so: with ``frequency_of_the_test`` n, rounds 1,
     n + 1, 2n + 1, ... and the last.
     """
-    numbers = [name for name in runs if name in ("test_acc", "test_loss") or name.startswith(_OWN)]
+    numbers = [name for name in runs if name in ("test_acc", "test_loss") or name.startswith(OWN)]
     due = (runs["round"] - 1) % runs["frequency_of_the_test"].astype(float) == 0.0
     due |= runs["round"] == pd.to_numeric(runs.get("comm_round", math.nan), errors="coerce")
     if "tested" in runs:

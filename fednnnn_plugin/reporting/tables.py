@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
 from fednnnn_plugin.reporting import conditions
 from fednnnn_plugin.reporting.conditions import LINE, SYMBOLS, differing, judged, value_text
-from fednnnn_plugin.reporting.outcomes import ACCURACY, WORST_10, averaged, outcomes, reaching
+from fednnnn_plugin.reporting.outcomes import ACCURACY, OWN, WORST_10, averaged, outcomes, reaching
 from fednnnn_plugin.reporting.paper import PAPER, unlike_paper
 from fednnnn_plugin.reporting.runs import OWN_SPLIT
 from fednnnn_plugin.reporting.typeset import Table, fixed
 
+# Worst results by client and by class, which a table has beside what judges its lines.
+_PARTS = {"client_acc.worst_10": "worst 10 % of clients (%)", "class_acc.worst": "worst class (%)"}
 _FIRST = ["data set", "condition", "method"]
 _SHOWN = (
     *("client_num_in_total", "client_num_per_round", "learning_rate", "batch_size"),
@@ -26,9 +29,10 @@ def accuracy(runs: pd.DataFrame) -> Table:
 
     Runs that have a metric of their own are judged by that: ``metric``. A cell is mean ± sample
     standard deviation (number of seeds), and the best of a condition's cells stands out. In the
-    numbers accuracies are in [0, 1], ``rounds`` and ``most_rounds`` those of the shortest and the
-    longest run, ``stopped`` how many ended by their recipe's ``stop``, ``untested`` the most that a
-    run has, ``paper`` in per cent, and ``unlike_paper`` how the settings differ.
+    numbers accuracies are in [0, 1], further quantities those of the runs' last tests, ``rounds``
+    and ``most_rounds`` those of the shortest and the longest run, ``stopped`` how many ended by
+    their recipe's ``stop``, ``untested`` the most that a run has, ``paper`` in per cent, and
+    ``unlike_paper`` how the settings differ.
     """
     every = outcomes(runs)
     numbers = averaged(every)
@@ -61,6 +65,14 @@ def accuracy(runs: pd.DataFrame) -> Table:
         rows["metric"] = numbers["metric"].map(_with_unit)
     for name in ("best", "final"):
         rows[name] = [_cell(line, name) for line in numbers.to_dict("records")]
+    for column, heading in _further(runs, numbers):
+        found = _last_values(runs, column, numbers)
+        numbers[[f"{column}_{name}" for name in found]] = found.to_numpy()
+        factor, digits = (100.0, 2) if heading.endswith("(%)") else (1.0, 4)
+        rows[heading] = [
+            _mean_text(mean * factor, sd * factor, int(seeds), digits)
+            for mean, sd, seeds in found.to_numpy()
+        ]
     strong, notes = _best_cells(numbers)
     notes = ["mean ± sample standard deviation (number of seeds)", *notes, *_missing(every)]
     if paper.notna().any():
@@ -130,12 +142,34 @@ def _scale(metric: object) -> tuple[float, int]:
     return (100.0, 2) if metric == ACCURACY else (1.0, 4)
 
 
-def _cell(line: dict[str, object], name: str) -> str:
+def _cell(line: dict[str, Any], name: str) -> str:
     """Mean ± deviation (seeds), in the scale of the line's metric."""
     factor, digits = _scale(line["metric"])
-    mean, sd = (fixed(pd.Series([line[of]]) * factor, digits)[0] for of in (name, f"{name}_sd"))
-    seeds = f" ({line[f'{name}_seeds']})" * (mean != "–")
-    return f"{mean}{f' ± {sd}' * (sd != '–')}{seeds}"
+    mean, sd = line[name] * factor, line[f"{name}_sd"] * factor
+    return _mean_text(mean, sd, line[f"{name}_seeds"], digits)
+
+
+def _mean_text(mean: float, sd: float, seeds: int, digits: int) -> str:
+    """Mean ± deviation (seeds)."""
+    mean_text, sd_text = fixed(pd.Series([mean, sd]), digits)
+    of = f" ({seeds})" * (mean_text != "–")
+    return f"{mean_text}{f' ± {sd_text}' * (sd_text != '–')}{of}"
+
+
+def _further(runs: pd.DataFrame, numbers: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """The columns of runs that judge none of the lines, or not all, and their headings."""
+    own = {name: name.partition(".")[2] for name in map(str, runs) if name.startswith(OWN)}
+    for column, name in {"test_acc": ACCURACY, **own, **_PARTS}.items():
+        if column in runs and runs[column].notna().any() and not (numbers["metric"] == name).all():
+            yield column, f"final {_with_unit(name)}"
+
+
+def _last_values(runs: pd.DataFrame, column: str, numbers: pd.DataFrame) -> pd.DataFrame:
+    """Of each line the mean, deviation and number of its runs' last values."""
+    last = runs.dropna(subset=[column]).drop_duplicates("run", keep="last")
+    found = last.groupby(LINE)[column].agg(["mean", "std", "count"])
+    found = found.reindex(pd.MultiIndex.from_frame(numbers[LINE]))
+    return found.fillna({"count": 0})
 
 
 def _best_cells(numbers: pd.DataFrame) -> tuple[set[tuple[int, str]], list[str]]:

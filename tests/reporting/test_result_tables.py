@@ -97,3 +97,22 @@ def test_runs_without_them_have_no_such_figure(make_run, tmp_path: Path) -> None
     build_report([make_run("FedNNNN")], tmp_path / "report")
     assert not list((tmp_path / "report").glob("figures/*/*client-q*"))
     assert "client_acc" not in (tmp_path / "report/rounds.csv").read_text()
+
+
+def test_table_has_what_else_was_measured(runs: dict[str, Path], tmp_path: Path) -> None:
+    folder = runs["FedNNNN"].parent
+    report = build_report([folder], tmp_path / "report")
+    head = next(line for line in report.text.splitlines() if "method" in line)
+    assert "final worst 10 % of clients (%)" in head
+    assert "final worst class (%)" in head
+    rows = [line for line in report.text.splitlines() if " FedAvg " in line]
+    assert rows[0].count("80.00 (1)") == 2
+
+
+def test_agreement_of_a_layer(runs: dict[str, Path]) -> None:
+    table = fp.read_runs(runs["FedNNNN"])
+    ax = fp.figures.agreement(table, layer="fc1")
+    ratio = table["layers.fc1.mean_update_norm"] / table["layers.fc1.mean_client_norm"]
+    assert ax.lines[0].get_ydata() == pytest.approx(ratio.to_numpy())
+    with pytest.raises(UserError, match=r"^layer: 'fc9'"):
+        fp.figures.agreement(table, layer="fc9")
