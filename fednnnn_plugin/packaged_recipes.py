@@ -15,8 +15,12 @@ def list_recipes() -> list[Path]:
     return sorted(folder.glob("*.yaml"))
 
 
+#: The recipe of a run that begins from none: what is not said has the usual value.
+BASE = Path(__file__).with_name("base.yaml")
+
+
 def find_recipe(text: str) -> Path:
-    """Find an existing path, or a packaged ``NAME``, ``NAME.yaml`` or ``recipes/NAME.yaml``."""
+    """Find an existing path, ``base``, or a packaged ``NAME``, ``NAME.yaml``, ``recipes/NAME``."""
     path, is_folder = Path(text), False
     with suppress(RuntimeError):  # no such home directory: it is a name like others
         path = path.expanduser()
@@ -24,7 +28,7 @@ def find_recipe(text: str) -> Path:
         is_folder = path.is_dir()
         if path.exists() and not is_folder:  # a run folder may have a recipe's name
             return path
-    known = {recipe.stem: recipe for recipe in list_recipes()}
+    known = {recipe.stem: recipe for recipe in (BASE, *list_recipes())}
     name = path.name.removesuffix(".yaml")
     if path.parent in (Path(), Path("recipes")) and name in known:
         return known[name]

@@ -19,11 +19,11 @@ from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, in_python, printable, reason
 from fednnnn_plugin.models import MODEL, form_in
-from fednnnn_plugin.recipe import load_recipe
+from fednnnn_plugin.recipe import Recipe, load_recipe
 from fednnnn_plugin.rounds.batches import LoaderData
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.tensor_files import read_tensors
-from fednnnn_plugin.user_code import names_code, names_object, refuse_code
+from fednnnn_plugin.user_code import names_code, names_object, object_name, refuse_code
 
 _log = logging.getLogger(__name__)
 _KEY = "fednnnn_plugin"  # of the metadata
@@ -67,6 +67,13 @@ class Normalised(nn.Module):
 
 
 @in_python
+def _with_model(recipe: Recipe, model: object) -> Recipe:
+    """Return a recipe whose model is an object, with the arguments of a function's alone."""
+    arguments = {} if isinstance(model, nn.Module) else recipe.model_args.arguments
+    section = type(recipe.model_args).model_construct(model=object_name(model), **arguments)
+    return recipe.model_copy(update={"model_args": section})
+
+
 def load_model(
     folder: Path | str,
     model: nn.Module | Callable[..., nn.Module] | None = None,
@@ -82,7 +89,8 @@ def load_model(
     Args:
         folder: the run folder, or the ``folder`` of the :class:`~fednnnn_plugin.Run`.
         model: the ``model`` that was passed to :func:`~fednnnn_plugin.run`, if it was an object; it
-            is not changed. Leave it out if the recipe names the model.
+            is not changed. Leave it out if the recipe names the model: another one whose tensors
+            have the same names and shapes is used with a warning.
         allow_code: allow a ``module:name`` in the run's recipe to run.
 
     Returns:
@@ -114,8 +122,8 @@ def load_model(
     if names_object(name) and model is None:
         raise UserError(f"{where}: {name}: was an object: give it again, model=")
     if model is not None and not names_object(name):
-        raise UserError(f"model: the run in {printable(files.path)} has {name} for {MODEL}")
-    if names_code(name) and not allow_code:
+        recipe = _with_model(recipe, model)
+    elif names_code(name) and not allow_code:
         raise refuse_code(where, name)
     try:
         state, metadata = read_tensors(files.model)
@@ -127,9 +135,9 @@ def load_model(
             f"{printable(files.model)}: does not name the number of classes: not saved by a run of "
             "this version"
         ) from None
-    made, digests = recipe_model(
-        recipe, of_data.num_classes, model, form=form_in(name, state), allow_code=allow_code
-    )
+    form = form_in(recipe.model_args.model, state)
+    classes, allow = of_data.num_classes, allow_code
+    made, digests = recipe_model(recipe, classes, model, form=form, allow_code=allow)
     whose = f"model: {name}: not the model of the run in {printable(files.path)}"
     dtype = next((each.dtype for each in state.values() if each.is_floating_point()), torch.float32)
     made = copy.deepcopy(made).train().to("cpu", dtype)  # a state may follow the mode
@@ -140,7 +148,12 @@ def load_model(
     # An extra state is no tensor of a parameter or buffer: it is the model's own.
     if others := sorted({*unexpected, *(named_tensors(made).keys() & missing)}):
         raise UserError(f"{whose}: not both have {printable(', '.join(others))}")
-    if digests and is_of_other_code(files, digests["model"]):
+    if recipe.model_args.model != name and not names_object(name):
+        _log.warning(
+            "model: %s: the run in %s has %s for %s; names and shapes of its tensors fit",
+            *(recipe.model_args.model, printable(files.path), name, MODEL),
+        )
+    elif digests and is_of_other_code(files, digests["model"]):
         _log.warning(
             "model: %s: its code is not that of the run in %s, whose tensors it takes",
             *(name, printable(files.path)),

@@ -9,6 +9,7 @@ from fednnnn_plugin.data.natural import NATURAL
 from fednnnn_plugin.data.partition import partition_name
 from fednnnn_plugin.errors import printable
 from fednnnn_plugin.followers.progress import SHOWN
+from fednnnn_plugin.packaged_recipes import BASE
 from fednnnn_plugin.processes.devices import device_name
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.evaluation import higher_is_better
@@ -23,6 +24,13 @@ _WEIGHTS = {
     "uniform": ("equal weights", "client_weighting: samples weights them by their samples"),
     "samples": ("weights by their samples", "client_weighting: uniform gives them equal ones"),
 }
+
+# What a run from the base recipe says that it has, where nothing else was said.
+_OF_BASE = (
+    *("federated_optimizer", "client_num_in_total", "client_num_per_round", "comm_round"),
+    *("epochs", "local_steps", "batch_size", "client_optimizer", "learning_rate", "weight_decay"),
+    *("client_weighting",),
+)
 
 _log = logging.getLogger(__name__)
 _MUCH = 10  # megabytes of a client on disk
@@ -73,6 +81,10 @@ def summary_of(
 def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
     """Put into the log what the numbers depend on."""
     _log.info("versions: %s", ", ".join(f"{name} {v}" for name, v in versions().items()))
+    if recipe.name == BASE.stem:
+        train = vars(recipe.train_args)
+        told = [f"{key} {train[key]}" for key in _OF_BASE if train[key] is not None]
+        _log.info("%s: %s; overrides change them", BASE.stem, ", ".join(told), extra=SHOWN)
     device, data, settings = device_name(inputs.device), inputs.data, recipe.data_args
     workers, batching = federation.executor.workers, max(federation.widths.values())
     _log.info(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.sets.digits import load_digits
 from fednnnn_plugin.followers.trackers import TensorBoard
+from fednnnn_plugin.models import create_model
 from fednnnn_plugin.run_folder.provenance import commit
 
 from ..tiny import DATA, NET, QUICK, TEST, cell, follower, quick_run, read_records
@@ -145,6 +146,39 @@ def test_load_model_refuses_another_model(
 ) -> None:
     with pytest.raises(fp.UserError, match=f"^.*{named}.*$"):
         fp.load_model(runs[run].folder, model)
+
+
+def test_base_recipe_says_what_it_has(own_code: Path, content: Any) -> None:
+    """FedAvg with what is usual, on data and a model of one's own; the rest by overrides."""
+    x, y, *test = DATA[:4]
+    given = {"model": NET, "data": (x, y, *test), "backend": "sp"}
+    settings = {"comm_round": 2, "learning_rate": 0.1, "using_gpu": False}
+    run = fp.run("base", overrides=settings, **given)
+    assert run.folder == own_code / "runs/base-seed0"
+    said = (
+        "base: federated_optimizer PaperFedAvg, client_num_in_total 10, client_num_per_round 10, "
+    )
+    said += "comm_round 2, epochs 1, batch_size 32, client_optimizer sgd, learning_rate 0.1, "
+    assert said in (run.folder / "fedml.log").read_text()
+    clients = {"client_num_in_total": 10, "client_num_per_round": 10, "partition_method": "iid"}
+    settings |= clients | {"epochs": 1, "batch_size": 32, "classes_per_client": 2}
+    fp.run("digits_noniid_b_fedavg", overrides=settings, output="other", **given)
+    assert content(run.folder) == content(own_code / "other")
+    with pytest.raises(fp.UserError, match=r"data_args\.dataset: missing"):
+        fp.run("base", model=NET)
+
+
+def test_load_model_warns_of_another_model_that_fits(
+    runs: dict[str, fp.Run], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as a module of the same layers for one that the recipe names."""
+    folder = runs["digits"].folder
+    named = fp.load_model(folder)
+    given = create_model("nnnn_digits", seed=1)
+    assert not caplog.records
+    found = fp.load_model(folder, given)
+    assert "has nnnn_digits for model_args.model" in caplog.text
+    torch.testing.assert_close(found.state_dict(), named.state_dict(), rtol=0, atol=0)
 
 
 def test_load_model_without_a_model_is_refused(tmp_path: Path, runs: dict[str, fp.Run]) -> None:
