@@ -132,6 +132,7 @@ def run(
     train_transform: Transform | str | None = None,
     learning_rate_schedule: "RateSchedule | None" = None,
     stop: Mapping[str, object] | None = None,
+    label: str | None = None,
     overrides: Mapping[str, object] | Sequence[str] | None = None,
     output: Path | str | None = None,
     resume: bool | Literal["auto"] = False,
@@ -195,6 +196,7 @@ def run(
         stop: ends the run before its last round: ``{"target": 0.97}`` at a value of the
             accuracy, ``{"patience": 20, "min_delta": 0.001}`` after so many rounds that were not
             better by more; ``"metric"`` is ``"accuracy"``, ``"loss"`` or one of the metrics.
+        label: what tables and figures call the method, such as ``"FedNNNN (ours)"``.
         overrides: settings to change: ``{"train_args.comm_round": 3}``, or
             ``["train_args.comm_round=3"]`` as for the command. The section may be left out if only
             one has a key of that name. None removes a setting, so that its default holds, such as
@@ -247,10 +249,11 @@ def run(
             "stop": stop,
         }
     )
+    called = as_options({} if label is None else {"tracking_args.label": label})
     with exit_at_signals():
         return start_recipe(
             recipe,
-            overrides=[*names, *as_options(overrides or ())],
+            overrides=[*names, *called, *as_options(overrides or ())],
             objects=objects,
             output=output,
             resume=resume,

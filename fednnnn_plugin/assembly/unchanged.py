@@ -53,7 +53,7 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
         allow = any(map(names_code, own.values()))
         stored = load_recipe(folder.recipe, foreign=True, allow_code=allow)
         changed = differences(stored, recipe)
-        for key in ("train_args.comm_round", STOP, *PLACEMENT):
+        for key in ("train_args.comm_round", STOP, "tracking_args.label", *PLACEMENT):
             changed.pop(key, None)
     if changed:
         raise UserError(

@@ -111,6 +111,9 @@ def _height_and_width(value: object) -> object:
     return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+Label = Annotated[
+    str, Field(min_length=1, max_length=100, description="a text of 1 to 100 characters")
+]
 PathText = Annotated[str, AfterValidator(_path), Field(description="a path")]
 
 Count = Annotated[int, Field(ge=1, le=MOST, description=f"a whole number of 1 to {MOST}")]

@@ -172,6 +172,7 @@ class TrackingArgs(Section):
     wandb_project: str | None = None
     wandb_entity: str | None = None
     run_name: str | None = None
+    label: kinds.Label | None = None
     overwrite: bool = False
     resume: bool = False
     server_state_path: kinds.PathText | None = None

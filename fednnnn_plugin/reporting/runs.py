@@ -176,7 +176,8 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
         "folder": printable(folder),
         "finished": summary.get("rounds") == last and not (is_planned_longer and stopped is None),
         "stopped": stopped,
-        "method": name if method is None else method_name(str(method), of_clients),
+        "method": _label(sections)
+        or (name if method is None else method_name(str(method), of_clients)),
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
         "device": _scalar(summary.get("device")),
         "commit": _scalar(summary.get("commit")),
@@ -185,6 +186,12 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
         "frequency_of_the_test": frequency if isinstance(frequency, int) else None,
         "settings": "\n".join(settings),
     } | settings
+
+
+def _label(sections: Mapping[str, Any]) -> str | None:
+    """What the run's method is to be called, if it says so."""
+    label = sections.get("tracking_args", {}).get("label")
+    return printable(label) if isinstance(label, str) and label else None
 
 
 def _direction(folder: Path, metric: str, problems: list[str]) -> bool | None:

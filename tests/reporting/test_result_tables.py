@@ -8,6 +8,7 @@ import pytest
 import fednnnn_plugin as fp
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reporting.build import build_report
+from fednnnn_plugin.reporting.style import BLACK, VERMILION
 
 ACCURACIES = {"PaperFedAvg": (0.0, 0.5, 1.0, 0.5), "FedNNNN": (0.5, 1.0, 1.0, 1.0)}
 CLASSES = "round,class,name,samples,accuracy,train_samples,train_clients,weight\n"
@@ -116,3 +117,15 @@ def test_agreement_of_a_layer(runs: dict[str, Path]) -> None:
     assert ax.lines[0].get_ydata() == pytest.approx(ratio.to_numpy())
     with pytest.raises(UserError, match=r"^layer: 'fc9'"):
         fp.figures.agreement(table, layer="fc9")
+
+
+def test_label_names_a_run_in_tables_and_figures(runs: dict[str, Path]) -> None:
+    """Of one method two are told apart by it; the colours stay the method's."""
+    for name, label in (("FedNNNN", "ours"), ("PaperFedAvg", "theirs")):
+        with (runs[name] / "recipe.yaml").open("a") as file:
+            file.write(f"tracking_args: {{label: {label}}}\n")
+    table = fp.read_runs(*runs.values())
+    assert set(table["method"]) == {"ours", "theirs"}
+    assert list(fp.summary(table)["label"]) == ["ours", "theirs"]
+    colors = {line.get_label(): line.get_color() for line in fp.figures.accuracy(table).lines}
+    assert colors == {"ours": VERMILION, "theirs": BLACK}
