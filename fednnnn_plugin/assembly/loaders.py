@@ -1,12 +1,19 @@
 """A user's Datasets and DataLoaders, one for each client and one to test on, as batches."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
 
 from fednnnn_plugin.assembly.vocabulary import Tokens
 from fednnnn_plugin.data.arrays import kind_of
@@ -19,7 +26,7 @@ from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.data_spec import loss_name
 from fednnnn_plugin.rounds.batches import LoaderData, PairLoader, follow_the_engine
-from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.seeds import isolated_generators, torch_generator
 from fednnnn_plugin.user_code import call_code, user_code
 
 
@@ -55,12 +62,10 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerp
             "arrays only"
         )
     check_clients(len(clients), recipe.train_args.client_num_in_total)
-    if recipe.data_args.validation_fraction:
-        raise UserError(
-            f"data_args.validation_fraction: {recipe.data_args.validation_fraction}: must be 0: "
-            "nothing can be held out of datasets and loaders; give arrays"
-        )
     size, loss = recipe.train_args.batch_size, loss_name(recipe)
+    if fraction := recipe.data_args.validation_fraction:
+        seed = recipe.common_args.random_seed
+        clients, test = _held_out(clients, fraction, seed, where, loss)
     loaders = {
         f"{where}: client {k}": _loader(part, size, f"{where}: client {k}", loss, of_client=True)
         for k, part in enumerate(clients)
@@ -78,6 +83,33 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerp
     data = LoaderData(dict(enumerate(of_clients)), dict(enumerate(sizes)), of_test, classes)
     split = tensors_digest([("sizes", torch.tensor(sizes))])
     return data, brought.fingerprint(digest, split), tokens
+
+
+def _held_out(
+    clients: Sequence[object], fraction: float, seed: int, where: str, loss: str
+) -> tuple[list[object], object]:
+    """Divide clients' Datasets into what they train on, and all that is held out of them.
+
+    Of a client's n samples ``fraction * n`` are drawn, rounded, and at most n - 1.
+    """
+    kept, held = list[object](), list[Subset[Any]]()
+    for client, part in enumerate(clients):
+        if isinstance(part, DataLoader):
+            raise UserError(
+                f"data_args.validation_fraction: {fraction}: must be 0, as nothing can be held out "
+                f"of a DataLoader: client {client}: give its Dataset"
+            )
+        of: Any = _loader(part, 1, f"{where}: client {client}", loss, of_client=True).loader.dataset
+        order = torch_generator(seed, "validation", client=client)
+        drawn = torch.randperm(len(of), generator=order)
+        count = min(round(fraction * len(of)), len(of) - 1)
+        kept.append(Subset(of, sorted(drawn[count:].tolist())))
+        held += [Subset(of, sorted(drawn[:count].tolist()))] * bool(count)
+    if not held:
+        raise UserError(
+            f"data_args.validation_fraction: {fraction}: of no client's samples one is held out"
+        )
+    return kept, ConcatDataset(held)
 
 
 def _loader(part: object, batch_size: int, where: str, loss: str, *, of_client: bool) -> PairLoader:

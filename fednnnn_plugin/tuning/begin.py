@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from fednnnn_plugin.assembly.functions import find_functions
+from fednnnn_plugin.assembly.loaders import has_loaders, load_loaders
 from fednnnn_plugin.data.federated import FederatedData, load_federated, own_data
 from fednnnn_plugin.data.images import are_classes
 from fednnnn_plugin.data.own_data import DATA
@@ -17,7 +18,7 @@ from fednnnn_plugin.data.partition import partition, partition_name
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import OVERRIDES, RESUME, RunError, UserError, joined, options_named
 from fednnnn_plugin.models import MODEL
-from fednnnn_plugin.recipe import differences
+from fednnnn_plugin.recipe import Recipe, differences
 from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.reporting.study import Plan, is_study, read_plan, read_study
 from fednnnn_plugin.rounds.evaluation import higher_is_better
@@ -111,6 +112,16 @@ def _load(spec: DataSpec, folder: StudyFolder) -> FederatedData:
     return load_federated(spec, given)
 
 
+def _labels(recipe: Recipe, spec: DataSpec, folder: StudyFolder) -> Tensor:
+    """Return labels that a step's trials train on; of Datasets, those of a batch."""
+    given = own_data(spec, folder.objects.get(DATA)) if is_own(spec.dataset) else None
+    if given is None or not has_loaders(given):
+        return load_federated(spec, given).train_labels
+    data, *_ = load_loaders(given, recipe)
+    labels: Tensor = next(iter(data.test_loader))[1]
+    return labels
+
+
 def _have_accuracy(labels: Tensor, loss: str | None) -> bool:
     """Whether a test may find an accuracy: not of numbers, nor of a loss of numbers."""
     return loss != "mse" and not labels.is_floating_point()
@@ -122,7 +133,7 @@ def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:
     Returns the training labels.
     """
     lines: list[str] = []
-    specs: dict[DataSpec, str] = {}
+    specs: dict[DataSpec, tuple[str, Recipe]] = {}
     for step in plan.steps:
         for point in step.points():
             try:
@@ -130,7 +141,7 @@ def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:
                     recipes = trial_recipes(load, plan, step, point).values()
                 for recipe in recipes:
                     spec = data_spec(recipe, allow_code=folder.allow_code)
-                    specs.setdefault(spec, step.name)
+                    specs.setdefault(spec, (step.name, recipe))
             except UserError as error:
                 lines += str(error).splitlines()
                 continue
@@ -139,10 +150,10 @@ def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:
                     recipe.rule.make([Parameter(torch.zeros(1))], recipe.rule_settings)
             except (UserError, RunError) as error:  # a custom rule
                 lines.append(f"{GRID} {shown_values(point)}: {error}")
-    for spec, name in {} if lines else specs.items():
+    for spec, (name, recipe) in {} if lines else specs.items():
         where = f"{name} ({partition_name(spec.partition_method, spec.partition_sizes)} clients)"
         try:
-            labels = _load(spec, folder).train_labels
+            labels = _labels(recipe, spec, folder)
         except UserError as error:
             lines += [f"{where}: {line}" for line in str(error).splitlines()]
     if lines:

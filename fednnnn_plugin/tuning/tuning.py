@@ -106,7 +106,7 @@ def tune(
         **objects: ``model``, ``data``, ``rule``, ``client_method``, ``loss``,
             ``client_optimizer``, ``metrics``, ``client_sampling``, ``client_availability``,
             ``train_transform``, ``learning_rate_schedule`` and ``stop``, as for
-            :func:`~fednnnn_plugin.run`; data as arrays, of which a part can be held out. With
+            :func:`~fednnnn_plugin.run`; data of which a part can be held out: not DataLoaders. With
             ``resume`` they must be those of the study, and with several ``jobs`` names.
 
     Raises:
