@@ -2,11 +2,12 @@
 
 import math
 
-from flwr.app import MetricRecord
+from flwr.app import Message, MetricRecord
 from flwr.app.typing import MetricRecordValues
 
 from fednnnn_plugin.run_folder.kept_server import Round
 from fednnnn_plugin.run_folder.records import Evaluation
+from fednnnn_plugin.run_folder.results import ClientResult
 
 
 def round_metrics(closed: Round) -> dict[str, MetricRecordValues]:
@@ -24,6 +25,18 @@ def round_metrics(closed: Round) -> dict[str, MetricRecordValues]:
         "failed": clients.failed,
         "clipped": sum(client.clipped for client in clients.accepted),
     }
+
+
+def client_result(reply: Message, samples_key: str) -> ClientResult | None:
+    """Return what a client found on its own data, None where it sent no accuracy and no loss."""
+    if not reply.has_content() or len(reply.content.metric_records) != 1:
+        return None
+    metrics = next(iter(reply.content.metric_records.values()))
+    found, samples = evaluation_of(metrics), metrics.get(samples_key)
+    if found.accuracy is None and found.loss is None:
+        return None
+    count = int(samples) if isinstance(samples, int | float) and samples >= 0 else 0
+    return ClientResult(f"node {reply.metadata.src_node_id}", count, found.accuracy, found.loss)
 
 
 def evaluation_of(metrics: MetricRecord) -> Evaluation:

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consis
 from torch import nn
 
 from fednnnn_plugin.errors import UserError, check_known, printable, reason
-from fednnnn_plugin.flower.metrics import evaluation_of, round_metrics
+from fednnnn_plugin.flower.metrics import client_result, evaluation_of, round_metrics
 from fednnnn_plugin.flower.replies import model_of, weight_of
 from fednnnn_plugin.run_folder.kept_server import Keeping, KeptServer
 from fednnnn_plugin.run_folder.server_state import file_to_write
@@ -55,7 +55,8 @@ class RuleStrategy(FedAvg):
         metrics_path: a folder for the records of the rounds, with each layer's norms, which
             ``fednnnn report`` and :func:`~fednnnn_plugin.read_runs` read. ``accuracy`` in [0, 1]
             and ``loss`` of ``evaluate_fn``, else of the clients' evaluation, are its ``test_acc``
-            and ``test_loss``.
+            and ``test_loss``; each client's are in ``clients.csv``, and their mean, deviation and
+            worst in the record.
         state_path: a file for the state after each round. If it is there, :meth:`start` continues.
         **options: the rule's settings, and the arguments of Flower's ``FedAvg``:
             ``fraction_train``, ``min_train_nodes``, ``train_metrics_aggr_fn``, ….
@@ -198,9 +199,12 @@ class RuleStrategy(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the clients' metrics, averaged as by Flower's FedAvg."""
+        replies = [*replies]
         found = super().aggregate_evaluate(self._before + server_round, replies)
         if found is not None and self._server is not None:
-            self._server.records.tested(evaluation_of(found))
+            results = [client_result(reply, self.weighted_by_key) for reply in replies]
+            told = [result for result in results if result is not None]
+            self._server.records.tested(evaluation_of(found), told)
         return found
 
     def _begin(self, arrays: ArrayRecord) -> KeptServer:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,6 +14,7 @@ from fednnnn_plugin.quantities import RoundRecord, Seconds
 from fednnnn_plugin.reading import read_mapping, write_yaml
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.run_folder.records import Evaluation, MetricsFile, round_record
+from fednnnn_plugin.run_folder.results import ClientResult, Results, ResultTables
 from fednnnn_plugin.run_folder.server_state import file_to_write, place_to_write
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
@@ -50,6 +51,7 @@ class ServerRecords:
         name = None if folder is None else f"{folder}/metrics.jsonl"
         path = file_to_write("metrics_path", name)
         self._file = None if path is None else MetricsFile(path)
+        self._tables = None if path is None else ResultTables(path.parent)
         self._integrated = 0.0
         self._last: RoundRecord | None = None
         self._marks = [time.monotonic()] * 3
@@ -63,6 +65,8 @@ class ServerRecords:
         if done:
             self._integrated, _ = file.until(done)
         file.cut(done)
+        if self._tables is not None:
+            self._tables.cut(done)
         recipe = RunFolder(file.path.parent).recipe
         if done and recipe.exists():
             _warn_of_changes(where, read_mapping(recipe, "recipe"), settings, done)
@@ -96,8 +100,11 @@ class ServerRecords:
             self._file.sync()
         self._marks[0] = ended
 
-    def tested(self, evaluation: Evaluation) -> None:
-        """Put what a test found into the record of the last round; of several the last counts."""
+    def tested(self, evaluation: Evaluation, clients: Sequence[ClientResult] = ()) -> None:
+        """Put what a test found into the record of the last round; of several the last counts.
+
+        What ``clients`` found on their own data is in ``clients.csv``, once a round.
+        """
         last = self._last
         if last is None:
             return
@@ -112,6 +119,13 @@ class ServerRecords:
             test_metrics=metrics or None,
             seconds=replace(last.seconds, evaluate=evaluate),
         )
+        if clients and last.client_acc is None and last.client_loss is None:
+            results = Results(clients)
+            spreads = results.spreads
+            acc, loss = spreads["client_acc"], spreads["client_loss"]
+            self._last = replace(self._last, client_acc=acc, client_loss=loss)
+            if self._tables is not None:
+                self._tables.append(last.round, results)
         if self._file is not None:
             self._file.replace_last(self._last)
         self._marks[0] = ended

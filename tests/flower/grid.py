@@ -21,6 +21,7 @@ class ClientsHere(Grid):
     ) -> None:
         self.clients, self.samples = clients, samples
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # of the ServerApp
+        self.found: dict[int, dict[str, float]] = {}  # what a client measures
         self.sent: list[tuple[str, int, State]] = []  # kind, round and model of each message
 
     def get_node_ids(self) -> Iterable[int]:
@@ -44,7 +45,8 @@ class ClientsHere(Grid):
                 metrics = MetricRecord(numbers | {"train-loss": float(node)})
                 content = RecordDict({"arrays": ArrayRecord(content), "metrics": metrics})
         else:
-            content = RecordDict({"metrics": MetricRecord(numbers | {"tested-in": number})})
+            found = numbers | {"tested-in": number} | self.found.get(node, {})
+            content = RecordDict({"metrics": MetricRecord(found)})
         return Message(content, reply_to=message)
 
     # What strategies do not call.

@@ -337,3 +337,19 @@ def test_arrays_that_a_wrapper_changed_are_refused() -> None:
     noised = ArrayRecord({"w": torch.ones(2)})
     with pytest.raises(fp.UserError, match="round 3: the arrays"):
         fednnnn.configure_train(3, noised, ConfigRecord(), grid)
+
+
+def test_each_clients_result_is_on_record(tmp_path: Path) -> None:
+    """Also after a restart: a line each, and none twice."""
+    for rounds in (2, 3):
+        made = FedNNNN(beta=0.7, gamma=0.6, metrics_path=tmp_path, state_path=tmp_path / "state")
+        grid = ClientsHere(TWO, lambda _, node: 10.0 * node)
+        grid.found = {1: {"accuracy": 0.5, "loss": 2.0}, 2: {"accuracy": 0.75, "loss": 1.0}}
+        made.start(grid, ArrayRecord(ZERO), rounds)
+    header, *rows = (tmp_path / "clients.csv").read_text().splitlines()
+    assert header == "round,client,samples,accuracy,loss"
+    ends = ("node 1,10,0.5,2.0", "node 2,20,0.75,1.0")
+    assert rows == [f"{number},{end}" for number in (1, 2, 3) for end in ends]
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["client_acc"] == {"mean": 0.625, "std": 0.125, "worst_10": 0.5, "worst": 0.5}
+    assert last["client_loss"]["worst"] == 2.0
