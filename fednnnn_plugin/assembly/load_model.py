@@ -66,7 +66,6 @@ class Normalised(nn.Module):
         return (images.to(torch.float32) * self.factor - self.shift).to(self.dtype)
 
 
-@in_python
 def _with_model(recipe: Recipe, model: object) -> Recipe:
     """Return a recipe whose model is an object, with the arguments of a function's alone."""
     arguments = {} if isinstance(model, nn.Module) else recipe.model_args.arguments
@@ -74,6 +73,7 @@ def _with_model(recipe: Recipe, model: object) -> Recipe:
     return recipe.model_copy(update={"model_args": section})
 
 
+@in_python
 def load_model(
     folder: Path | str,
     model: nn.Module | Callable[..., nn.Module] | None = None,
