@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import RESUME, UserError
 from fednnnn_plugin.processes.devices import core_ids
 from fednnnn_plugin.processes.ranks import AgreedError, Ranks, S, T
 
@@ -142,6 +142,6 @@ class MpiRanks(Ranks):
                 silent *= 2
                 _log.warning(
                     "%s: nothing heard for %.0f s: the run waits for it; if it does not train any "
-                    "more, end the job and continue with --resume",
-                    *(awaited(), waited),
+                    "more, end the job and continue with %s",
+                    *(awaited(), waited, RESUME),
                 )

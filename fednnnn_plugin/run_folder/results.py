@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import RESUME, UserError, printable
 from fednnnn_plugin.files import LONGEST_LINE, break_off, errors_named
 from fednnnn_plugin.quantities import Spread
 
@@ -102,7 +102,7 @@ class ResultTable:
                 first = file.readline(LONGEST_LINE)
             if first.endswith(b"\n") and first != self._header:
                 must = f"its first line must be {self._header.decode().strip()}"
-                raise UserError(f"--resume: {self._path}: {must}; or move it away")
+                raise UserError(f"{RESUME}: {self._path}: {must}; or move it away")
 
     def cut(self, rounds: int) -> None:
         """Drop what was written after so many rounds, whole lines or parts of one."""

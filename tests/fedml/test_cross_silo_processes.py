@@ -173,14 +173,20 @@ def test_client_that_restarts_trains_in_the_round(uploaded, folder, scripts) -> 
     assert trainings(folder, 2) == 3
 
 
-def test_client_that_vanishes_ends_the_server_with_the_way_on(folder, scripts) -> None:
-    """Killed between its upload and the next message; the federation then continues."""
-    edit(folder, comm_round=4)
+def first_vanishes(folder: Path, scripts: Scripts, rounds: int) -> tuple[Script, Script]:
+    """Start a federation, and kill the first client after its upload; the server, and the other."""
+    edit(folder, comm_round=rounds)
     (folder / "hold-2").touch()
     server, first, second = start(folder, HELD, HELD, scripts)
     wait_until(lambda: "add_model. index = 0" in server.said())
     kill(first)
     (folder / "hold-2").unlink()
+    return server, second
+
+
+def test_client_that_vanishes_ends_the_server_with_the_way_on(folder, scripts) -> None:
+    """Killed between its upload and the next message; the federation then continues."""
+    server, second = first_vanishes(folder, scripts, rounds=4)
     ended = server.wait()
     last = ended.stderr.strip().splitlines()[-1]
     assert ended.status == 1
@@ -218,12 +224,7 @@ def test_killed_server_continues_by_itself(folder, scripts) -> None:
 
 
 def test_last_rounds_client_that_vanishes_does_not_matter(folder, scripts) -> None:
-    edit(folder, comm_round=1)
-    (folder / "hold-2").touch()
-    server, first, second = start(folder, HELD, HELD, scripts)
-    wait_until(lambda: "add_model. index = 0" in server.said())
-    kill(first)
-    (folder / "hold-2").unlink()
+    server, second = first_vanishes(folder, scripts, rounds=1)
     waited_for([server, second])
     assert rounds_done(folder) == 1
 
