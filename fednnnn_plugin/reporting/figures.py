@@ -26,9 +26,9 @@ from fednnnn_plugin.data import class_counts
 from fednnnn_plugin.errors import check_known
 from fednnnn_plugin.quantities import NORMS, ClientNorms
 from fednnnn_plugin.reporting import result_figures as results
+from fednnnn_plugin.reporting import scales, style
 from fednnnn_plugin.reporting import search_figures as searched
 from fednnnn_plugin.reporting import split_figures as splits
-from fednnnn_plugin.reporting import style
 from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT, arrange, check_runs, judged, shades
 from fednnnn_plugin.reporting.runs import SECONDS, layers
 
@@ -162,7 +162,7 @@ def accuracy(
     *,
     column: str = "test_acc",
     title: str = "",
-    scale: style.Scale | None = None,
+    scale: scales.Scale | None = None,
     **how: Unpack[Lines],
 ) -> Axes:
     """Accuracy in per cent by round.
@@ -175,7 +175,7 @@ def accuracy(
     """
     there = [name for name in _OF_PARTS if name in runs]
     check_known("column", column, ("test_acc", "served_test_acc", *there))
-    axis = partial(style.accuracy_axis, scale=_scale(scale))
+    axis = partial(scales.accuracy_axis, scale=_scale(scale))
     label = _OF_PARTS.get(column, f"{judged(runs)} accuracy (%)")
     return _curves(runs, ax, column, label, axis, title=title, factor=100.0, **how)
 
@@ -185,7 +185,7 @@ def accuracy_by_seconds(
     runs: pd.DataFrame,
     ax: Axes | None = None,
     *,
-    scale: style.Scale | None = None,
+    scale: scales.Scale | None = None,
     **how: Unpack[Lines],
 ) -> Axes:
     """Accuracy in per cent by the time that training, aggregation and evaluation took."""
@@ -195,21 +195,21 @@ def accuracy_by_seconds(
     unit = next((u for u, size in units.items() if elapsed.max() >= 2.0 * size), "seconds")
     timed = runs.assign(**{unit: elapsed.where(elapsed > 0.0) / units[unit]})
     label = f"{judged(runs)} accuracy (%)"
-    axis = partial(style.accuracy_axis, scale=_scale(scale))
+    axis = partial(scales.accuracy_axis, scale=_scale(scale))
     return _curves(timed, ax, "test_acc", label, axis, factor=100.0, x=unit, **how)
 
 
 @_of_lines
 def loss(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
     """The mean test loss by round: cross-entropy in nats, or the loss that a recipe names."""
-    return _curves(runs, ax, "test_loss", f"{judged(runs)} loss", style.log_axis, **how)
+    return _curves(runs, ax, "test_loss", f"{judged(runs)} loss", scales.log_axis, **how)
 
 
 @_of_lines
 def metric(runs: pd.DataFrame, ax: Axes | None = None, *, name: str, **how: Unpack[Lines]) -> Axes:
     """A custom metric by round; ``name`` is its name in ``test_metrics``."""
     check_known("name", name, [str(each)[13:] for each in runs.filter(regex="^test_metrics\\.")])
-    return _curves(runs, ax, f"test_metrics.{name}", name, style.linear_axis, **how)
+    return _curves(runs, ax, f"test_metrics.{name}", name, scales.linear_axis, **how)
 
 
 @_of_lines
@@ -230,7 +230,7 @@ def norms(
     if layer is not None:
         check_known("layer", layer, layers(runs))
     column = f"layers.{layer}.{norm}" if layer is not None else norm
-    return _curves(runs, ax, column, "L2 norm", style.log_axis, title=NORMS[norm], **how)
+    return _curves(runs, ax, column, "L2 norm", scales.log_axis, title=NORMS[norm], **how)
 
 
 @_of_lines
@@ -258,7 +258,7 @@ def agreement(
     ratio["mark"] = runs.get("orthogonal_norm" if layer is None else "", unknown) / moved
     lines = _lines(ratio, None)
     colors = style.looks(lines, how.get("palette"))
-    _curves(ratio, ax, "ratio", "N/E", style.log_axis, **how | {"names": False, "legend": False})
+    _curves(ratio, ax, "ratio", "N/E", scales.log_axis, **how | {"names": False, "legend": False})
     marks = {"1: clients agree": 1.0} if ratio["ratio"].notna().any() else {}
     recorded = lines.dropna(subset=["mark"])
     names = [str(label) for label in recorded["label"].unique()]
@@ -274,7 +274,7 @@ def agreement(
         marks |= {f"1/√{m:g}: orthogonal, equal length": 1 / np.sqrt(m) for m in sizes if m > 1}
     for name, value in marks.items():
         ax.axhline(value, label=name, **style.REFERENCE_LOOK)
-    style.log_axis(ax)
+    scales.log_axis(ax)
     if how.get("legend"):
         ax.legend()
     elif how.get("names", True):
@@ -287,7 +287,7 @@ def agreement(
 def integrated_norm(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
     """The integrated norm by round: the sum of the norms of all server steps so far."""
     return _curves(
-        runs, ax, "integrated_norm", "sum of server steps (L2)", style.linear_axis, **how
+        runs, ax, "integrated_norm", "sum of server steps (L2)", scales.linear_axis, **how
     )
 
 
@@ -300,7 +300,7 @@ def client_quantiles(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[L
     """
     runs = results.with_tenths(arrange(runs, hue=how.get("hue")))
     low, middle, high = results.TENTHS
-    axis = partial(style.linear_axis, highest=100.0)
+    axis = partial(scales.linear_axis, highest=100.0)
     ax = _curves(runs, ax, middle, "accuracy by client (%)", axis, band=(low, high), **how)
     if len(ax.lines) == 1:
         ax.set_title(str(ax.lines[0].get_label())[:26])
@@ -343,7 +343,7 @@ def _ends(
     named = style.looks(runs, palette)
     draw(runs, ax, named)
     ax.set_ylabel(y_label)
-    style.linear_axis(ax, highest=100.0)
+    scales.linear_axis(ax, highest=100.0)
     if legend:
         ax.legend()
     elif names:
@@ -358,13 +358,13 @@ def client_spread(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Line
     Over several seeds: the mean of the medians, the smallest and the largest of all.
     """
     low, middle, high = ClientNorms._fields
-    ax = _curves(runs, ax, middle, "client update (L2)", style.log_axis, band=(low, high), **how)
+    ax = _curves(runs, ax, middle, "client update (L2)", scales.log_axis, band=(low, high), **how)
     if len(ax.lines) == 1:
         ax.set_title(str(ax.lines[0].get_label())[:26])
     return ax
 
 
-def _scale(scale: style.Scale | None) -> style.Scale | None:
+def _scale(scale: scales.Scale | None) -> scales.Scale | None:
     if scale is not None:
         check_known("scale", scale, ("error", "linear"))
     return scale

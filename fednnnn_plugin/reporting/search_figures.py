@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from fednnnn_plugin.errors import check_known
-from fednnnn_plugin.reporting import style
+from fednnnn_plugin.reporting import scales, style
 from fednnnn_plugin.reporting.conditions import SYMBOLS
 from fednnnn_plugin.reporting.runs import method_name
 from fednnnn_plugin.reporting.study import Plan, Step, Study, read_study
@@ -131,7 +131,7 @@ def _line(
         at = (best[key], points[best[key]])
         ax.plot(*at, "o", color=style.VERMILION, markersize=5)
         ax.plot(*at, "o", color=style.VERMILION, markersize=11, fillstyle="none")
-    style.linear_axis(ax, highest=100.0 if "%" in title else math.inf)
+    scales.linear_axis(ax, highest=100.0 if "%" in title else math.inf)
     grid = sorted(step.grid[key])
     if grid[0] > 0.0 and grid[-1] / grid[0] >= WIDE_GRID:
         ax.set_xscale("log")

@@ -14,7 +14,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from pydantic import BaseModel
 
 from fednnnn_plugin.errors import UserError, in_python
-from fednnnn_plugin.reporting.style import BLUE, PAPER, axes, drawn, log_axis, panels, styled
+from fednnnn_plugin.reporting.scales import log_axis
+from fednnnn_plugin.reporting.style import BLUE, PAPER, axes, drawn, panels, styled
 
 if TYPE_CHECKING:
     from fednnnn_plugin.recipe import Recipe

@@ -1,4 +1,4 @@
-"""How the figures look: a style for matplotlib, a look for each method, and axes of our own.
+"""How the figures look: a style for matplotlib, a look for each method, and labels of lines.
 
 Colours are of Okabe and Ito's palette, told apart by colour-blind readers; the dashes tell the
 methods apart in a black-and-white print.
@@ -6,7 +6,6 @@ methods apart in a black-and-white print.
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 import warnings
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, cast
+from typing import Any, ParamSpec, cast
 
 import matplotlib as mpl
 import numpy as np
@@ -24,7 +23,6 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font_names
 from matplotlib.patches import Polygon
 from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import Affine2D, Affine2DBase, ScaledTranslation
 
 from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT
@@ -33,7 +31,6 @@ from fednnnn_plugin.reporting.runs import method_name
 P = ParamSpec("P")
 Look = dict[str, Any]  # as Axes.plot takes it
 Palette = Mapping[str, str]
-Scale = Literal["error", "linear"]
 # Labels of lines that get no name: matplotlib's own, and ours.
 UNNAMED = re.compile(r"_child\d+|_orthogonal|_name")
 
@@ -197,69 +194,6 @@ def drawn(ax: Axes, kind: str) -> bytes:
         return written.getvalue()
     # Hundredths of a point: the eye sees no more. Texts stay as they are.
     return re.sub(rb"(\d\.\d\d)\d+(?=[^<>]*>)", rb"\1", written.getvalue())
-
-
-def log_axis(ax: Axes) -> None:
-    """A logarithmic y axis that spans a factor of 2.5 or more, so that it has marks.
-
-    Linear where something is negative, or nothing positive.
-    """
-    limits = [each.dataLim for each in ax.get_shared_y_axes().get_siblings(ax)]
-    if min(each.y0 for each in limits) < 0.0 or min(each.minposy for each in limits) == math.inf:
-        linear_axis(ax)
-        return
-    ax.set_yscale("log", nonpositive="clip")
-    ax.autoscale(axis="y")
-    low, high = map(float, ax.get_ylim())
-    room = max(1.0, 1.6 / math.sqrt(high / low))
-    ax.set_ylim(low / room, high * room)
-    # Over many decades the locator has no place for more than powers of ten, and gives none.
-    subs = (1.0, 2.0, 5.0) if high / low < 1e4 else (1.0,)
-    ax.yaxis.set_major_locator(LogLocator(subs=subs))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(_tick)
-
-
-def _tick(value: float, _place: float) -> str:
-    """A number as a reader writes it: 0.02, 5·10⁻⁵, 10⁻⁵."""
-    digits, _, power = f"{value:g}".partition("e")
-    powers = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-    return f"{digits}·10{str(int(power)).translate(powers)}".removeprefix("1·") if power else digits
-
-
-def linear_axis(ax: Axes, highest: float = math.inf) -> None:
-    """A linear y axis, from 0 where that is near."""
-    ax.autoscale(axis="y")
-    low, high = ax.get_ylim()
-    least = min(each.dataLim.y0 for each in ax.get_shared_y_axes().get_siblings(ax))
-    near = least < 0.5 * high or low < 0.0
-    ax.set_ylim(0.0 if least >= 0.0 and near else low, min(highest, high))
-    ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    ax.yaxis.set_major_formatter("{x:g}")
-
-
-def accuracy_axis(ax: Axes, scale: Scale | None = None) -> None:
-    """Per cent by the logarithm of the error where the best passes 95, else linear.
-
-    So 99.0 and 99.2 part. What is above 99.99 is drawn there: 100 has no logarithm. ``scale``
-    asks for one of them.
-    """
-    highest = max(each.dataLim.y1 for each in ax.get_shared_y_axes().get_siblings(ax))
-    if (scale or ("error" if highest > 95.0 else "linear")) == "linear":
-        linear_axis(ax, highest=100.0)
-        return
-    ax.set_ylabel(f"{ax.get_ylabel()}, error scale")
-    errors = (100, 50, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-
-    def place(percent: Any) -> Any:
-        return -np.log10(np.maximum(100.0 - percent, errors[-1]))
-
-    ax.set_yscale("function", functions=(place, lambda place: 100.0 - 10.0**-place))
-    ax.autoscale(axis="y")
-    ax.set_ylim(max(0.0, ax.get_ylim()[0]))
-    ax.yaxis.set_major_locator(FixedLocator([100.0 - error for error in errors]))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter("{x:.6g}")
 
 
 def end_labels(ax: Axes, looks: Mapping[str, Look]) -> None:
