@@ -6,7 +6,7 @@ import io
 import pickle
 import struct
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,14 +90,20 @@ def tiny_batches(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     return batches
 
 
+def packed(folder: str, files: Mapping[str, bytes]) -> bytes:
+    """An archive of a folder with these files."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
 @pytest.fixture
 def tiny_archive(tiny_batches: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> bytes:
     """The batches in an archive, with a sum that torchvision takes for right."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in tiny_batches.items():
-            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    monkeypatch.setattr(torchvision.datasets.CIFAR10, "tgz_md5", md5(buffer.getvalue()))
-    return buffer.getvalue()
+    archive = packed("cifar-10-batches-py", tiny_batches)
+    monkeypatch.setattr(torchvision.datasets.CIFAR10, "tgz_md5", md5(archive))
+    return archive

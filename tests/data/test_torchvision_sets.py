@@ -1,8 +1,6 @@
 """torchvision's image sets by name: small files made as the official ones are, and Debian's."""
 
-import io
 import pickle
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,7 @@ from fednnnn_plugin.data.sets import DATASETS, is_present
 from fednnnn_plugin.data.sources import OWN_FOLDER
 
 from ..tiny import quick_run
-from .conftest import load_images, md5, refusal, write_idx
+from .conftest import load_images, md5, packed, refusal, write_idx
 
 DEBIANS = Path("/usr/share/datasets/fashion-mnist")  # of its package dataset-fashion-mnist
 NAMES = {
@@ -63,17 +61,12 @@ def cifar100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         images = np.repeat(np.arange(count, dtype=np.uint8)[:, None], 3072, axis=1)
         labels = [99 - i for i in range(count)]
         files[name] = pickle.dumps({"data": images, "fine_labels": labels}, 2)
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(f"cifar-100-python/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+    archive = packed("cifar-100-python", files)
     monkeypatch.setattr(of, "train_list", [["train", md5(files["train"])]])
     monkeypatch.setattr(of, "test_list", [["test", md5(files["test"])]])
     monkeypatch.setattr(of, "meta", of.meta | {"md5": md5(files["meta"])})
-    monkeypatch.setattr(of, "tgz_md5", md5(buffer.getvalue()))
-    (tmp_path / "cifar-100-python.tar.gz").write_bytes(buffer.getvalue())
+    monkeypatch.setattr(of, "tgz_md5", md5(archive))
+    (tmp_path / "cifar-100-python.tar.gz").write_bytes(archive)
     return tmp_path
 
 
