@@ -1,6 +1,7 @@
 """Whether a model can be copied and averaged, and in which order of memory it takes images."""
 
 import copy
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.admission import AVERAGED, OF_AVERAGED, check_dense
-from fednnnn_plugin.user_code import exception_text
+from fednnnn_plugin.user_code import exception_text, user_code
 
 _SAME = 1e-3  # of the largest logit: another order of additions makes less
 
@@ -110,7 +111,7 @@ def takes_any_order(model: nn.Module, images: Tensor) -> bool:
         with isolated_generators(0, "model check"):
             return model(images.to(memory_format=order, copy=True))
 
-    try:
+    with suppress(UserError), user_code("model"):
         model = copy.deepcopy(model)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         images = images.to(trained[0].device, trained[0].dtype)
@@ -120,6 +121,5 @@ def takes_any_order(model: nn.Module, images: Tensor) -> bool:
             same = (usual - last).abs().max() <= _SAME * usual.abs().max()
         model.train()
         torch.autograd.grad(logits(torch.channels_last).sum(), trained, allow_unused=True)
-    except (Exception, SystemExit):
-        return False
-    return bool(same)
+        return bool(same)
+    return False
