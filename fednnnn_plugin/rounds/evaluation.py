@@ -192,7 +192,7 @@ def evaluation(
         correct / classified if classified else None,
         mean if math.isfinite(mean) else None,
         {name: value for name, value in found.items() if value is not None} or None,
-        [(sum(n for n, _ in of), sum(c for _, c in of)) for of in zip(*counts, strict=True)],
+        tuple((sum(n for n, _ in of), sum(c for _, c in of)) for of in zip(*counts, strict=True)),
     )
 
 
