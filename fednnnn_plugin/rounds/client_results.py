@@ -62,7 +62,8 @@ def client_results(tallied: Iterable[Tested]) -> list[ClientResult]:
         tallies = [each for _, each in tested]
         result = evaluation(tallies)
         samples = sum(each.samples for each in tallies)
-        found.append(ClientResult(client, samples, result.accuracy, result.loss))
+        if samples:  # a sequence may have no label that counts
+            found.append(ClientResult(client, samples, result.accuracy, result.loss))
     return found
 
 

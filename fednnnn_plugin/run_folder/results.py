@@ -15,6 +15,7 @@ from fednnnn_plugin.files import LONGEST_LINE, break_off, errors_named
 from fednnnn_plugin.quantities import Spread
 
 CLIENTS, CLASSES = "clients.csv", "classes.csv"
+_FORMULAS = ("=", "+", "-", "@")
 
 
 class ClientResult(NamedTuple):
@@ -151,11 +152,15 @@ class ResultTables:
 
 
 def _lines(rows: Iterable[Sequence[object]]) -> bytes:
-    """Return rows as lines; a name has no end of a line in it."""
+    """Return rows as lines; a name has no end of a line, and is no formula to a spreadsheet."""
     written = StringIO()
     writer = csv.writer(written, lineterminator="\n")
-    writer.writerows([printable(x) if isinstance(x, str) else x for x in row] for row in rows)
+    writer.writerows([_name(x) if isinstance(x, str) else x for x in row] for row in rows)
     return written.getvalue().encode()
+
+
+def _name(text: str) -> str:
+    return f"'{printable(text)}" if text.lstrip().startswith(_FORMULAS) else printable(text)
 
 
 def _is_of(line: bytes, rounds: int) -> bool:

@@ -18,7 +18,15 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.quantities import Spread
 from fednnnn_plugin.rounds.batches import LoaderData
-from fednnnn_plugin.run_folder.results import ClientResult, Results, ResultTables, spread
+from fednnnn_plugin.rounds.client_results import client_results
+from fednnnn_plugin.rounds.evaluation import Tally
+from fednnnn_plugin.run_folder.results import (
+    ClassResult,
+    ClientResult,
+    Results,
+    ResultTables,
+    spread,
+)
 
 from ..tiny import SIZES, Tiny, follower
 
@@ -185,9 +193,17 @@ def test_table_of_another_version_is_not_continued(tmp_path: Path) -> None:
     made = ResultTables(tmp_path)
     made.append(1, Results([ClientResult(0, 3, None, 0.5)]))
     made.append(2, Results([ClientResult(0, 3, 1 / 3, 0.25)]))
+    made.append(2, Results(classes=[ClassResult(0, "=1\n,x", 2, 0.5, None, None, None)]))
+    assert (tmp_path / "classes.csv").read_text().endswith('2,0,"\'=1\\n,x",2,0.5,,,\n')
     made.check()
     made.cut(1)
     assert (tmp_path / "clients.csv").read_text().splitlines()[1:] == ["1,0,3,,0.5"]
     (tmp_path / "clients.csv").write_text("round,client\n1,0\n")
     with pytest.raises(UserError, match=r"^--resume: .*clients\.csv"):
         made.check()
+
+
+def test_client_without_a_label_that_counts_has_no_result() -> None:
+    tallies = [((0, 0), Tally(1, 1.5, 2, 2)), ((1, 1), Tally(0, 0.0, 0, 0))]
+    tallies += [((0, 2), Tally(2, 0.5, 2, 2))]
+    assert client_results(tallies) == [ClientResult(0, 4, 0.75, 0.5)]
