@@ -30,7 +30,8 @@ _OWN = (
 )
 FINGERPRINTS = tuple(f"{own}_fingerprint" for own in _OWN)
 DISPLAY_NAMES = {"PaperFedAvg": "FedAvg", "PaperFedProx": "FedProx", "NormNorm": "Norm-Norm"}
-DISPLAY_NAMES |= {"fedprox": "FedProx", "scaffold": "SCAFFOLD"}
+DISPLAY_NAMES |= {"fedprox": "FedProx", "scaffold": "SCAFFOLD", "feddyn": "FedDyn"}
+DISPLAY_NAMES |= {"fedsam": "FedSAM", "fedcm": "FedCM", "fednova": "FedNova"}
 SECONDS = ["seconds.train", "seconds.aggregate", "seconds.evaluate"]
 _NAMED = ("layers.", "test_metrics.", "served_test_metrics.")
 # Names of other columns; a custom rule may have a key of such a name.

@@ -111,7 +111,10 @@ def test_two_rounds_worked_by_hand(example: Example) -> None:
         # α = (¼, ¾): S = (18, 11.5).
         ((), {"client_weighting": "samples"}, [19.0, 13.5], {"rejected": 0}),
         # c = 5: Δ = (0, 5), (4.8, 1.4), so S = (2.4, 3.2), N = 4, E = 5.
-        ((), {"max_client_norm": 5.0}, [3.4, 5.2], {"mean_update_norm": 4, "mean_client_norm": 5}),
+        (
+            *((), {"max_client_norm": 5.0}, [3.4, 5.2]),
+            {"mean_update_norm": 4, "mean_client_norm": 5, "clipped": 2},
+        ),
         ((NAN, INFINITE, NAN, HAND[1]), {"clients": 4}, [25, 9], {"clients": 1, "rejected": 3}),
     ],
 )
