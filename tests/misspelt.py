@@ -8,6 +8,8 @@ import fednnnn_plugin as fp
 run = fp.run("x", overwrite=True, stop={"target": 0.9}, learning_rate_schedule="cosine")
 runs = fp.read_runs(run.folder)
 fp.figures.accuracy(runs, legend=True)
+fp.figures.client_quantiles(runs, names=False)
+clients = fp.client_results(run)["accuracy"].min()
 net = fp.load_model(run.folder)
 best: dict[str, float] = fp.tune("x", grid={"beta": [0.5, 0.7]}).best
 page = fp.report(run.folder, out="report").name
@@ -28,6 +30,7 @@ fp.figures.norms(runs, layers="fc1")  # type: ignore[call-arg]
 fp.figures.agreement(runs, legends=True)  # type: ignore[call-arg]
 fp.figures.integrated_norm(runs, axes=None)  # type: ignore[call-arg]
 fp.figures.client_spread(runs, label=True)  # type: ignore[call-arg]
+fp.figures.class_accuracy(runs, legends=True)  # type: ignore[call-arg]
 fp.figures.search("study", steps="eta")  # type: ignore[call-arg]
 fp.figures.partition("x", allow=True)  # type: ignore[call-arg]
 fp.figures.client_sizes([[1]], axes=None)  # type: ignore[call-arg]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, Union
 
 import pandas as pd
 
@@ -14,6 +15,9 @@ from fednnnn_plugin.files import open_regular
 from fednnnn_plugin.reporting.conditions import check_runs
 from fednnnn_plugin.reporting.frames import read_runs
 from fednnnn_plugin.reporting.runs import MAX_BYTES
+
+Place: TypeAlias = Union[str, "os.PathLike[str]"]
+Runs: TypeAlias = pd.DataFrame | Place | Iterable[Place]
 
 _HEAD = ["run", "data", "condition", "method", "seed"]
 CLIENTS, CLASSES = "clients.csv", "classes.csv"
@@ -28,7 +32,7 @@ _COLUMNS = {
 _KEYS = {CLIENTS: "validation_args.per_client", CLASSES: "validation_args.per_class"}
 
 
-def client_results(*runs: pd.DataFrame | str | Path | Iterable[str | Path]) -> pd.DataFrame:
+def client_results(*runs: Runs) -> pd.DataFrame:
     """Return each client's results, one row for each client and tested round.
 
     They are those of the evaluation model on the client's own test part, of runs with
@@ -53,7 +57,7 @@ def client_results(*runs: pd.DataFrame | str | Path | Iterable[str | Path]) -> p
     return _results(runs, CLIENTS)
 
 
-def class_results(*runs: pd.DataFrame | str | Path | Iterable[str | Path]) -> pd.DataFrame:
+def class_results(*runs: Runs) -> pd.DataFrame:
     """Return the accuracy on each class, one row for each class and tested round.
 
     It is that of the evaluation model on the whole test part, of runs with
