@@ -82,7 +82,8 @@ class Broken(Drag):
         return super().finish_client(local)
 
 def short_of_memory(self, start, orders, *given, **more):
-    if orders.positions.shape[1] > 2:
+    staged = hasattr(orders, "positions")
+    if (orders.positions.shape[1] if staged else len(orders)) > 2:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
     return train(self, start, orders, *given, **more)
 
