@@ -75,7 +75,7 @@ def test_trainers_keys_under_other_names_may_be_absent() -> None:
     args = fedml_args(output="a")
     for key in ("epochs", "batch_size", "learning_rate"):
         delattr(args, key)
-    with pytest.raises(fp.UserError, match=r"epochs: missing(.|\n)*learning_rate: missing"):
+    with pytest.raises(fp.UserError, match=r"batch_size: missing(.|\n)*learning_rate: missing"):
         simulate(args=args)
     args.lr = 0.1
     fedml.device.get_device(args)
