@@ -42,7 +42,7 @@ def files(folder: Path) -> dict[str, int]:
 
 def test_reproduce_keeps_records_once_and_extends_them(launcher: Launcher, tmp_path: Path) -> None:
     launcher.command("fednnnn", FEDNNNN)
-    same = ("--seeds", "0,0", *TWO, "digits_noniid_b_fedav*")
+    same = ("--seeds", "0,0", *TWO, "digits_noniid_b_fedav[g]")
     two_rounds = ("reproduce.sh", "--jobs", "2", "--rounds", "2", *same)
     assert launcher.run(*two_rounds, "--precision", "fp32", status=1).count("failed: ") == 2
     assert launcher.run(*two_rounds, "--", "--set", "a=b").count("finished: ") == 2

@@ -25,7 +25,8 @@ class FedAdagrad(Optimizer):
     """
 
     def __init__(self, params: Params, lr: float, beta1: float = 0.0, tau: float = 1e-3) -> None:
-        super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": 0.0, "tau": tau})
+        defaults = {"lr": lr, "beta1": beta1, "beta2": 0.0, "tau": tau}
+        super().__init__(params, defaults)
         check_groups(self)
 
     def step(self, closure: Closure | None = None) -> Loss:

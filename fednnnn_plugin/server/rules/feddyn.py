@@ -41,7 +41,8 @@ class FedDyn(Optimizer):
     """
 
     def __init__(self, params: Params, feddyn_alpha: float) -> None:
-        super().__init__(params, {"alpha": ALPHA.checked("feddyn_alpha", feddyn_alpha)})
+        defaults = {"alpha": ALPHA.checked("feddyn_alpha", feddyn_alpha)}
+        super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(
