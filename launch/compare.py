@@ -218,12 +218,37 @@ def verdict(tables: dict[str, list[Result]]) -> str:
     return where + (f" It is in {'; '.join(won)}." if won else "")
 
 
-def write_page(page: Path, conditions: list[str], names: list[str]) -> None:
-    """Write the page, of the records beside it."""
-    tables = {
-        condition: [result(page / condition / name, name) for name in names]
-        for condition in conditions
+def overview(tables: dict[str, list[Result]]) -> str:
+    """Return the table of all final accuracies, the best mean over the conditions first."""
+    means = {
+        each.name: [
+            one.mean for results in tables.values() for one in results if one.name == each.name
+        ]
+        for each in next(iter(tables.values()))
     }
+    lines = [
+        "| | " + " | ".join(CONDITIONS[key][0] for key in tables) + " |",
+        "| --- |" + " ---: |" * len(tables),
+    ]
+    for name in sorted(means, key=lambda name: -statistics.fmean(means[name])):
+        found = [next(one for one in results if one.name == name) for results in tables.values()]
+        cells = " | ".join(f"{one.mean:.1f} ± {one.half_width:.1f}" for one in found)
+        lines.append(f"| {name} | {cells} |")
+    return "\n".join(lines)
+
+
+def read_tables(page: Path, names: list[str]) -> dict[str, list[Result]]:
+    """Return each method's result in each condition that a page has the records of."""
+    return {
+        condition: [result(page / condition / name, name) for name in names]
+        for condition in CONDITIONS
+        if (page / condition).exists()
+    }
+
+
+def write_page(page: Path, names: list[str]) -> None:
+    """Write the page, of the records beside it."""
+    tables = read_tables(page, names)
     text = [
         verdict(tables),
         "",
@@ -239,7 +264,10 @@ def write_page(page: Path, conditions: list[str], names: list[str]) -> None:
         "Holm within a table; rounds: the median over the seeds that reach "
         f"{100 * TARGET:.0f} % (how many do). N/E: the mean over rounds and seeds, of what is "
         "uploaded. Costs: gradients that a client computes in a step; vectors of the model's size "
-        "that it uploads and that it gets in a round.",
+        "that it uploads and that it gets in a round. All clients have about as many images and "
+        "make as many steps, so that FedNova is FedAvg here.",
+        "",
+        overview(tables),
         "",
     ]
     for condition, results in tables.items():
@@ -268,7 +296,7 @@ def main() -> None:
     for condition in conditions:
         for name in names:
             keep(asked.work, asked.page, condition, name)
-    write_page(asked.page, conditions, names)
+    write_page(asked.page, names)
     click.echo(f"page: {asked.page / 'README.md'}")
 
 

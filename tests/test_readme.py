@@ -121,7 +121,7 @@ def test_papers_table_is_that_of_the_recipes() -> None:
 
 
 def test_measured_tables_are_those_of_the_records() -> None:
-    """Mean ± s.d. (number of seeds) of the records; only digits may stand in no table."""
+    """Mean ± s.d. (number of seeds) of the records; digits stand in no table."""
     records: dict[str, list[float]] = {}
     lengths: dict[str, str] = {}
     for path in PROJECT.glob("results/*/summary.json"):
@@ -138,8 +138,6 @@ def test_measured_tables_are_those_of_the_records() -> None:
         name: f"{mean(of):.1f}{spread.get(name, '')} ({len(of)}){lengths[name]}"
         for name, of in records.items()
     }
-    digits = cells("digits")
-    assert digits == {recipe: best[recipe] for recipe in digits}
     assert cells("measured") == {name: best[name] for name in best if "digits" not in name}
 
 

@@ -81,3 +81,30 @@ def test_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     page = claims.PAGE.read_text()
     assert claims.filled(page, fp.read_runs(RESULTS)) == page
     assert page.count("\n| --- |") == 7
+
+
+def test_comparison_is_that_of_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PROJECT / "launch")
+    import compare
+
+    kept, names = RESULTS / "comparison", [*compare.METHODS]
+    shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
+    compare.write_page(tmp_path, names)
+    page = (kept / "README.md").read_text()
+    assert page == (tmp_path / "README.md").read_text()
+    assert compare.overview(compare.read_tables(kept, names)) in (PROJECT / "README.md").read_text()
+    # Student's t with 4 degrees of freedom: 2.776 times 1/√2, the standard error of 1 to 5.
+    five = compare.Result("FedNNNN", [1.0, 2.0, 3.0, 4.0, 5.0], [None] * 5, 1.0, {})
+    assert five.half_width == pytest.approx(2.7764 / 2**0.5, abs=1e-4)
+    # Differences of 1 ± 0.5 and of 0.1 ± 0.5: the smaller p counts twice.
+    above = [
+        [x + y for x, y in zip(five.finals, (d - 0.5, d, d + 0.5, d, d), strict=True)]
+        for d in (1.0, 0.1)
+    ]
+    found = compare.compared(
+        [five, *(five._replace(name=str(each[1]), finals=each) for each in above)]
+    )
+    (much, p), (little, other) = found.values()
+    assert (much, little) == pytest.approx((1.0, 0.1))
+    alone = [float(compare.stats.t.sf(abs(d) / (0.125**0.5 / 5**0.5), 4) * 2) for d in (1.0, 0.1)]
+    assert (p, other) == pytest.approx((2 * alone[0], alone[1]))

@@ -18,8 +18,9 @@ from fednnnn_plugin.assembly.from_recipe import (
     run_mode,
 )
 from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, object_names
-from fednnnn_plugin.assembly.inputs import recipe_inputs
+from fednnnn_plugin.assembly.inputs import Inputs, recipe_inputs
 from fednnnn_plugin.assembly.rates import SCHEDULE
+from fednnnn_plugin.assembly.run_facts import log_base
 from fednnnn_plugin.assembly.unchanged import is_finished
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, name_client_method
@@ -29,6 +30,7 @@ from fednnnn_plugin.errors import UserError, in_python, shown
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.followers.progress import progress_display
 from fednnnn_plugin.models import MODEL
+from fednnnn_plugin.packaged_recipes import BASE
 from fednnnn_plugin.processes.endings import exit_at_signals, open_standard_files
 from fednnnn_plugin.processes.job import choose_ranks, ending_together
 from fednnnn_plugin.processes.ranks import agreed
@@ -289,8 +291,9 @@ def start_recipe(
     with one_run(), registered(objects) as names:
         ranks = choose_ranks(backend)
         with ending_together(ranks), agreed(ranks):
+            found = find_recipe(str(recipe))
             loaded = load_recipe(
-                find_recipe(str(recipe)),
+                found,
                 overrides,
                 allow_code=allow_code,
                 objects=names,
@@ -302,6 +305,12 @@ def start_recipe(
         wanted = loaded.comm_args.backend  # sp is the default, which mpirun overrules
         if wanted == "MPI" and backend is None and ranks.backend == "sp":
             ranks = choose_ranks("MPI")
+
+        def load() -> Inputs:
+            if found == BASE and ranks.rank == 0:
+                log_base(loaded)
+            return recipe_inputs(placed, ranks, objects, allow_code=allow_code)
+
         with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:
             begun = ranks.broadcast_object(RunFolder(folder).holds_rounds())
             if resume == "auto":
@@ -309,7 +318,7 @@ def start_recipe(
             tracking = recipe_followers(loaded, mlops) if ranks.rank == 0 else []
             summary = run_federation(
                 loaded,
-                partial(recipe_inputs, placed, ranks, objects, allow_code=allow_code),
+                load,
                 folder,
                 mode,
                 ranks=ranks,

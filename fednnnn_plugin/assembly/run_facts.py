@@ -9,7 +9,6 @@ from fednnnn_plugin.data.natural import NATURAL
 from fednnnn_plugin.data.partition import partition_name
 from fednnnn_plugin.errors import printable
 from fednnnn_plugin.followers.progress import SHOWN
-from fednnnn_plugin.packaged_recipes import BASE
 from fednnnn_plugin.processes.devices import device_name
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.evaluation import higher_is_better
@@ -78,13 +77,16 @@ def summary_of(
     return summary
 
 
+def log_base(recipe: Recipe) -> None:
+    """Say what a run from the base recipe has."""
+    train = vars(recipe.train_args)
+    told = [f"{key} {train[key]}" for key in _OF_BASE if train[key] is not None]
+    _log.info("%s: %s; overrides change them", recipe.name, ", ".join(told), extra=SHOWN)
+
+
 def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
     """Put into the log what the numbers depend on."""
     _log.info("versions: %s", ", ".join(f"{name} {v}" for name, v in versions().items()))
-    if recipe.name == BASE.stem:
-        train = vars(recipe.train_args)
-        told = [f"{key} {train[key]}" for key in _OF_BASE if train[key] is not None]
-        _log.info("%s: %s; overrides change them", BASE.stem, ", ".join(told), extra=SHOWN)
     device, data, settings = device_name(inputs.device), inputs.data, recipe.data_args
     workers, batching = federation.executor.workers, max(federation.widths.values())
     _log.info(

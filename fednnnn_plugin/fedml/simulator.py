@@ -10,7 +10,7 @@ from fednnnn_plugin.assembly.federation import run_federation
 from fednnnn_plugin.assembly.from_recipe import recipe_followers, run_folder, run_mode
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError, options_named
+from fednnnn_plugin.errors import OUTPUT, OVERWRITE, RESUME, UserError, options_named
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 from fednnnn_plugin.fedml.keys import (
     warn_of_near_keys,
@@ -43,7 +43,8 @@ _OTHER_TASKS = ("stackoverflow_lr", "stackoverflow_nwp", "fed_shakespeare")
 # FedML's single-process loops leave these out without a word.
 _HOOKS = ("enable_attack", "enable_defense", "enable_dp", "enable_fhe", "enable_contribution")
 
-_OPTIONS = {RESUME: "tracking_args.resume: true", OVERWRITE: "tracking_args.overwrite: true"}
+_OPTIONS = {OUTPUT: "args.output", RESUME: "tracking_args.resume: true"}
+_OPTIONS[OVERWRITE] = "tracking_args.overwrite: true"
 
 
 class Simulator:

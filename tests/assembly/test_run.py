@@ -16,6 +16,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.data.sets.digits import load_digits
 from fednnnn_plugin.followers.trackers import TensorBoard
 from fednnnn_plugin.models import create_model
+from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.run_folder.provenance import commit
 
 from ..tiny import DATA, NET, QUICK, TEST, cell, follower, quick_run, read_records
@@ -160,6 +161,11 @@ def test_base_recipe_says_what_it_has(own_code: Path, content: Any) -> None:
     )
     said += "comm_round 2, epochs 1, batch_size 32, client_optimizer sgd, learning_rate 0.1, "
     assert said in (run.folder / "fedml.log").read_text()
+    (own_code / "base.yaml").write_text(find_recipe("digits_noniid_b_fedavg").read_text())
+    own = fp.run(
+        own_code / "base.yaml", overrides={"comm_round": 1, "using_gpu": False}, output="own"
+    )
+    assert "overrides change them" not in (own.folder / "fedml.log").read_text()
     clients = {"client_num_in_total": 10, "client_num_per_round": 10, "partition_method": "iid"}
     settings |= clients | {"epochs": 1, "batch_size": 32, "classes_per_client": 2}
     fp.run("digits_noniid_b_fedavg", overrides=settings, output="other", **given)

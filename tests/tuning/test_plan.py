@@ -52,6 +52,10 @@ def test_plan_searches_what_the_grids_name() -> None:
     grids = {"learning_rate": (0.05,), "weight_decay": (0.0, 5e-4)}
     (rate,) = make_plan(recipe("cifar10_noniid_b_fedavg"), Options(grid=grids)).steps
     assert (rate.method, len(rate)) == ("PaperFedAvg", 2)
+    both = Options(grid={"gamma": (0.5, 0.6), "learning_rate": (0.02, 0.05, 0.1)}, rounds=3)
+    assert [len(step) for step in make_plan(base, both).steps] == [3, 2]
+    [joint] = make_plan(base, both._replace(paper=False)).steps
+    assert (joint.method, len(joint), joint.rounds) == ("FedNNNN", 6, 3)
     many = tuple(0.001 * n for n in range(1, 100))
     with pytest.raises(UserError, match="9801 combinations"):
         make_plan(base, Options(grid={"beta": many, "gamma": many}))
