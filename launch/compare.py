@@ -100,12 +100,9 @@ def make(work: Path, condition: str, name: str) -> None:
     click.echo(f"{condition}: {name}: done")
 
 
-def records(folder: Path) -> list[Settings]:
+def records(packed: Path) -> list[Settings]:
     """Return a run's rounds."""
-    kept = folder / "metrics.jsonl.gz"
-    text = gzip.decompress(kept.read_bytes()) if kept.exists() else None
-    text = text or (folder / "metrics.jsonl").read_bytes()
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in gzip.decompress(packed.read_bytes()).splitlines()]
 
 
 def keep(work: Path, page: Path, condition: str, name: str) -> None:
@@ -114,11 +111,10 @@ def keep(work: Path, page: Path, condition: str, name: str) -> None:
         source, target = work / condition / name / f"seed{seed}", page / condition / name
         target.mkdir(parents=True, exist_ok=True)
         packed = gzip.compress((source / "metrics.jsonl").read_bytes(), 9, mtime=0)
-        (target / f"seed{seed}").mkdir(exist_ok=True)
-        (target / f"seed{seed}" / "metrics.jsonl.gz").write_bytes(packed)
+        (target / f"seed{seed}.jsonl.gz").write_bytes(packed)
     recipe = yaml.safe_load((work / condition / name / "seed0" / "recipe.yaml").read_text())
     recipe["data_args"]["data_cache_dir"] = "~/fedml_data"
-    (target / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    (target / "tuned.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
     shutil.copy(work / condition / name / "study" / "trials.csv", target / "trials.csv")
 
 
@@ -147,12 +143,12 @@ def result(folder: Path, name: str) -> Result:
     """Read a method's runs."""
     finals, reached, ratios = [], [], []
     for seed in SEEDS:
-        rounds = records(folder / f"seed{seed}")
+        rounds = records(folder / f"seed{seed}.jsonl.gz")
         finals.append(100 * rounds[-1]["test_acc"])
         reached.append(next((r["round"] for r in rounds if r["test_acc"] >= TARGET), None))
         norms = [(r["mean_update_norm"], r["mean_client_norm"]) for r in rounds]
         ratios += [n / e for n, e in norms if e]
-    train = yaml.safe_load((folder / "recipe.yaml").read_text())["train_args"]
+    train = yaml.safe_load((folder / "tuned.yaml").read_text())["train_args"]
     chosen = {key: train[key] for key in METHODS[name].grid}
     return Result(name, finals, reached, statistics.fmean(ratios), chosen)
 

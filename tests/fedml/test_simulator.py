@@ -209,7 +209,7 @@ def test_settings_that_are_not_ours_are_ignored() -> None:
         ({"client_num_in_total": 3}, ".*client_num_in_total: 3: the data set has no client 2"),
         ({"backend": "NCCL"}, ".*comm_args.backend: 'NCCL': .* sp or MPI"),
         ({"enable_dp": True}, "enable_dp: true: "),
-        ({"output": "."}, "--output: "),
+        ({"output": "."}, "args.output: "),
         ({"resume": True, "overwrite": True}, ".*tracking_args.overwrite: true: resume is true"),
         ({"dataset": two_clients()[:7]}, "dataset: must be FedML's eight values"),
         ({"dataset": [*two_clients()[:5], [], {}, 2]}, r"dataset\[5\]: list: "),
