@@ -199,7 +199,7 @@ class RuleStrategy(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the clients' metrics, averaged as by Flower's FedAvg."""
-        replies = [*replies]
+        replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
         found = super().aggregate_evaluate(self._before + server_round, replies)
         if found is not None and self._server is not None:
             results = [client_result(reply, self.weighted_by_key) for reply in replies]
