@@ -31,6 +31,7 @@ PAGES = {
     "Method and results": {
         "The paper and this package": "docs/paper",
         "Results": "results/README",
+        "Comparison on digits": "results/comparison/README",
         "The paper's claims": "results/CLAIMS",
     },
     "Project": {

@@ -26,7 +26,7 @@ class FedDyn(Optimizer):
 
     for the accepted clients A of K. With ``client_weighting: uniform`` S is their mean, as in the
     source, whose model, ``w_{t+1}``, is tested. The clients' part is
-    :class:`~fednnnn_plugin.client.methods.feddyn.FedDyn`, with the same α.
+    ``client_method: feddyn``, with the same α.
 
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
