@@ -20,6 +20,7 @@ from fednnnn_plugin.client.method import (
     Vectors,
 )
 from fednnnn_plugin.errors import RunError, UserError, printable
+from fednnnn_plugin.processes.devices import is_out_of_memory
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import exception_text, on_threads
 
@@ -220,7 +221,7 @@ class MethodCalls:
         except _OfClient as error:
             raise error.__cause__ or error from None
         except (Exception, SystemExit) as error:
-            if in_training and isinstance(error, torch.cuda.OutOfMemoryError):
+            if in_training and is_out_of_memory(error):
                 raise  # of a group that is to be narrower
             said = str(error) if isinstance(error, UserError) else f"raised {exception_text(error)}"
             when = f"round {self.number}: " if self.number else ""

@@ -150,7 +150,7 @@ def test_load_model_refuses_another_model(
 
 
 def test_base_recipe_says_what_it_has(own_code: Path, content: Any) -> None:
-    """FedAvg with what is usual, on data and a model of one's own; the rest by overrides."""
+    """FedAvg with the usual settings, on custom data and a custom model; the rest by overrides."""
     x, y, *test = DATA[:4]
     given = {"model": NET, "data": (x, y, *test), "backend": "sp"}
     settings = {"comm_round": 2, "learning_rate": 0.1, "using_gpu": False}
