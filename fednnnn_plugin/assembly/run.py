@@ -283,8 +283,7 @@ def start_recipe(
 ) -> Run:
     """Run a recipe, as :func:`run` does, with the ``objects`` in the place of ``section.key``.
 
-    ``only_check`` ends it where the first round would begin, with
-    nothing written to the folder.
+    ``only_check`` ends it where the first round would begin, with nothing written to the folder.
     """
     open_standard_files()
     here = Path.cwd()

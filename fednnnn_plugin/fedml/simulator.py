@@ -43,8 +43,11 @@ _OTHER_TASKS = ("stackoverflow_lr", "stackoverflow_nwp", "fed_shakespeare")
 # FedML's single-process loops leave these out without a word.
 _HOOKS = ("enable_attack", "enable_defense", "enable_dp", "enable_fhe", "enable_contribution")
 
-_OPTIONS = {OUTPUT: "args.output", RESUME: "tracking_args.resume: true"}
-_OPTIONS[OVERWRITE] = "tracking_args.overwrite: true"
+_OPTIONS = {
+    OUTPUT: "args.output",
+    RESUME: "tracking_args.resume: true",
+    OVERWRITE: "tracking_args.overwrite: true",
+}
 
 
 class Simulator:
