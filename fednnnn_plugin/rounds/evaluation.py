@@ -17,6 +17,7 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.rounds.batches import Batch
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.server.transfer import to_host
 from fednnnn_plugin.user_code import user_code
 
 # Large enough to hide a GPU's launches; on a CPU small enough for the caches.
@@ -84,13 +85,14 @@ class Counts(NamedTuple):
     """A batch's tally on its device, whose host has not waited for it.
 
     ``numbers`` ``[4]`` are those of :class:`Tally` in float64, which is exact for counts;
-    ``by_class`` ``[C, 2]`` what it has of each class.
+    ``by_class`` ``[C, 2]`` what it has of each class. Outputs and targets are on their way to the
+    host.
     """
 
     numbers: Tensor
-    by_class: Tensor | None = None
-    outputs: "np.ndarray[Any, Any] | None" = None
-    targets: "np.ndarray[Any, Any] | None" = None
+    by_class: Tensor
+    outputs: Tensor | None = None
+    targets: Tensor | None = None
 
 
 @torch.no_grad()
@@ -126,8 +128,9 @@ def count(
     correct = nothing if predicted is None else (predicted == targets).sum()
     classified = nothing if predicted is None else counted
     numbers = torch.stack([x.double() for x in (correct, total, samples, classified)])
-    by_class = _by_class(predicted, targets, classes) if classes else None
-    return Counts(numbers, by_class, *((_array(outputs), _array(targets)) if keep else ()))
+    by_class = _by_class(predicted, targets, classes) if classes else nothing.new_zeros(0, 2)
+    kept = [to_host(each) for each in (outputs, targets)] if keep else []
+    return Counts(numbers, by_class, *kept)
 
 
 def _by_class(predicted: Tensor | None, targets: Tensor, classes: int) -> Tensor:
@@ -148,24 +151,24 @@ def read(counted: Sequence[Counts]) -> list[Tally]:
     """Return the tallies of batches; the host waits once for a GPU."""
     if not counted:
         return []
+    # The order matters: outputs and targets have arrived when the host has waited for these.
+    by_class = torch.stack([each.by_class for each in counted]).tolist()
     rows = torch.stack([each.numbers for each in counted]).tolist()
     return [
         Tally(
             *(int(correct), total, int(samples), int(classified)),
-            () if each.by_class is None else tuple(map(tuple, each.by_class.tolist())),
-            *(each.outputs, each.targets),
+            tuple(map(tuple, of_classes)),
+            *(None if kept is None else kept.numpy() for kept in (each.outputs, each.targets)),
         )
-        for (correct, total, samples, classified), each in zip(rows, counted, strict=True)
+        for (correct, total, samples, classified), of_classes, each in zip(
+            rows, by_class, counted, strict=True
+        )
     ]
 
 
 def tally(model: nn.Module, batch: Batch, loss: Loss = CROSS_ENTROPY) -> Tally:
     """Test one batch, as :func:`count` does."""
     return read([count(model, batch, loss)])[0]
-
-
-def _array(tensor: Tensor) -> "np.ndarray[Any, Any]":
-    return tensor.float().cpu().numpy() if tensor.dtype == torch.bfloat16 else tensor.cpu().numpy()
 
 
 def evaluation(
