@@ -15,16 +15,17 @@ from pathlib import Path
 import click
 from harness import BIN, command, in_turn, spread, timed
 
+MADE_UP = Path(__file__).parents[1] / "tests" / "reporting" / "conftest.py"
+maker = runpy.run_path(str(MADE_UP))["maker"]
 METHODS = ("PaperFedAvg", "PaperFedProx", "NormNorm", "Momentum", "FedNNNN")
 
 
 @click.command(help=__doc__)
 @click.option("--repeats", default=5, show_default=True)
 def main(repeats: int) -> None:
-    made_up = runpy.run_path(str(Path(__file__).parents[1] / "tests" / "report" / "conftest.py"))
     with tempfile.TemporaryDirectory() as name:
         runs = Path(name, "runs")
-        make_run = made_up["maker"](runs)
+        make_run = maker(runs)
         for method, partition, sizes in itertools.product(
             METHODS, ("iid", "n_class"), ("balanced", "power_law")
         ):
