@@ -1,6 +1,5 @@
 """``fednnnn check`` of a cross-silo server's YAML: what the server refuses, without starting it."""
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ from fednnnn_plugin.fedml.methods import refuse_near_miss
 from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_state import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, server_recipe
-from fednnnn_plugin.fedml.silos import check_silos
+from fednnnn_plugin.fedml.silos import check_silos, read_addresses
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.run_folder.server_records import check_records
@@ -21,7 +20,6 @@ from fednnnn_plugin.run_folder.server_state import place_to_write
 
 T = TypeVar("T")
 _COUNTS = ("client_num_in_total", "client_num_per_round", "comm_round")
-_COLUMNS = ("eid", "rank", "grpc_server_ip", "grpc_server_port")  # that FedML needs
 
 
 def check_server(path: Path) -> str:
@@ -49,11 +47,16 @@ def check_server(path: Path) -> str:
     if all(isinstance(value, int) for value in numbers.values()):
         tried(check_silos, args, 0)
         tried(check_security, args)
-    tried(_check_addresses, args)
+    tried(read_addresses, args)
     if recipe is not None:
-        tried(_check_files, recipe)
+        tracking, done = recipe.tracking_args, recipe.train_args.start_round
+        files = tried(ServerFiles, tracking, only_check=True)
+        if files is not None:
+            tried(files.read, done, recipe.rule.name)
+        tried(check_records, tracking.metrics_path, done, "start_round")
+        tried(place_to_write, "prometheus_path", tracking.prometheus_path)
     if problems or recipe is None:
-        raise UserError(joined(problems))
+        raise UserError(joined(list(dict.fromkeys(problems))))
     return _line(recipe)
 
 
@@ -71,41 +74,6 @@ def _arguments(path: Path) -> SimpleNamespace:
     if not hasattr(args, "worker_num"):
         args.worker_num = given.get("client_num_per_round")
     return args
-
-
-def _check_addresses(args: Any) -> None:
-    """Refuse a table of gRPC's that FedML cannot read; who lacks a line has FedML's default."""
-    if getattr(args, "backend", None) != "GRPC":
-        return
-    table = getattr(args, "grpc_ipconfig_path", None)
-    where = f"comm_args.grpc_ipconfig_path: {shown(table)}"
-    if not isinstance(table, str):
-        raise UserError(f"{where}: must be the file of gRPC's addresses")
-    try:
-        with Path(table).open(encoding="utf-8", newline="") as file:
-            rows = csv.DictReader(file)
-            columns = rows.fieldnames or ()
-    except (OSError, ValueError, csv.Error) as error:
-        why = getattr(error, "strerror", None) or "not a table in UTF-8"
-        raise UserError(f"{where}: cannot be read: {why}") from None
-    if lacking := [name for name in _COLUMNS if name not in columns]:
-        raise UserError(f"{where}: no column {', '.join(lacking)}; must have {','.join(_COLUMNS)}")
-
-
-def _check_files(recipe: Recipe) -> None:
-    tracking, done = recipe.tracking_args, recipe.train_args.start_round
-    problems = []
-    for check in (
-        lambda: ServerFiles(tracking, only_check=True).read(done, recipe.rule.name),
-        lambda: check_records(tracking.metrics_path, done, "start_round"),
-        lambda: place_to_write("prometheus_path", tracking.prometheus_path),
-    ):
-        try:
-            check()
-        except UserError as error:
-            problems += str(error).splitlines()
-    if problems:
-        raise UserError(joined(problems))
 
 
 def _line(recipe: Recipe) -> str:

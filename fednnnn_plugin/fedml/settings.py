@@ -10,12 +10,8 @@ from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, Function
 from fednnnn_plugin.assembly.rates import SCHEDULE
 from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.fedml.keys import warn_of_near_keys, warn_of_unused_keys
-from fednnnn_plugin.fedml.methods import (
-    PROXIMAL,
-    is_allowed_code,
-    is_proximal,
-)
+from fednnnn_plugin.fedml.keys import OWN_TRAINING, warn_of_near_keys, warn_of_unused_keys
+from fednnnn_plugin.fedml.methods import PROXIMAL, is_allowed_code, is_proximal
 from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.recipe.kinds import Caller
@@ -36,32 +32,23 @@ from fednnnn_plugin.user_code import names_code
 
 AUTO = "auto"  # of start_round: the rounds that the server's state has
 _SERVER_KEYS = (
-    "random_seed",
-    "client_weighting",
-    "max_client_norm",
-    "max_client_failures",
-    "start_round",
-    "server_state_path",
-    "keep_states",
-    "save_path",
-    "metrics_path",
-    "prometheus_path",
+    *("random_seed", "start_round", "client_weighting", "max_client_norm", "max_client_failures"),
+    *("server_state_path", "keep_states", "save_path", "metrics_path", "prometheus_path"),
     *("warn_norm_ratio", "warn_alignment", "warn_weight_share"),
 )
 _CLIENT_KEYS = (
-    "random_seed",
-    "start_round",
-    *("epochs", "local_steps"),
-    "batch_size",
-    *("loss", "client_optimizer", "client_optimizer_args", "learning_rate"),
-    *("learning_rate_decay", "max_grad_norm"),
-    "weight_decay",
-    "prox_mu",
-    "precision",
-    "client_threads",
+    *("random_seed", "start_round", "epochs", "local_steps", "batch_size", "precision"),
+    *("loss", "client_optimizer", "client_optimizer_args", "learning_rate", "weight_decay"),
+    *("learning_rate_decay", "max_grad_norm", "prox_mu", "client_threads"),
 )
-#: A user's trainer may call them otherwise.
-TRAINING_KEYS = ("epochs", "batch_size", "learning_rate")
+# What a deployment does not have: what may stand there all the same, and why nothing else.
+_OF_SIMULATIONS = {
+    "client_sampling": ("uniform", "FedML draws the clients of a deployment"),
+    "client_availability": (None, "only simulations have it"),
+    "client_method": ("fedprox", "a deployment carries models alone"),
+    "learning_rate_schedule": (None, "only simulations have it; see learning_rate_decay"),
+    "train_transform": (None, "only simulations have it"),
+}
 _SECURE = ("LSA", "SA")  # FedML's light and plain secure aggregation
 
 # A recipe needs these; a deployment may call them otherwise where it does not use ours.
@@ -77,9 +64,6 @@ _STAND_INS = {
 _NOT_THE_USERS = {"worker_num"}
 # Of dataset image_folder only; another data set's script may use such names for its own purposes.
 _IMAGE_FOLDERS = {"data_dir", "image_size", "test_fraction"}
-# Of our training and test alone; a user's trainer may read such names otherwise.
-_OF_OURS = {"loss", "client_optimizer_args", "learning_rate_decay", "max_grad_norm", "metrics"}
-_OF_OURS |= {"learning_rate_schedule", "local_steps", "train_transform"}
 # A name of FedML's own: its FedOpt, SCAFFOLD and Mime read it, and our method may stand beside it.
 _FEDMLS = {"server_lr"}
 # FedML's privacy; it reads max_grad_norm as the limit of a client's whole model.
@@ -110,7 +94,7 @@ def script_recipe(
     given |= {key: _STAND_INS[key] for key in unread}
     given |= {key: value for key, value in said.items() if value is not None}
     others = _NOT_THE_USERS | (_IMAGE_FOLDERS if given["dataset"] != "image_folder" else set())
-    others |= _OF_OURS if custom_trainer else set()
+    others |= {*OWN_TRAINING, "metrics"} if custom_trainer else set()
     if any(given.get(key) for key in _PRIVACY):
         others |= {"max_grad_norm"}
     given = {key: value for key, value in given.items() if key not in others}
@@ -149,16 +133,7 @@ def server_recipe(args: Any, method: str | None = None, *, also: tuple[str, ...]
             f"federated_optimizer: {named}: norms cannot be taken of models that the server does "
             "not see; must be FedAvg, or one of our methods"
         )
-    if (sampler := getattr(args, "client_sampling", None)) not in (None, "uniform"):
-        raise UserError(
-            f"client_sampling: {shown(sampler)}: FedML draws the clients of a deployment: must be "
-            "uniform, or left out"
-        )
-    if (path := getattr(args, "client_availability", None)) is not None:
-        raise UserError(
-            f"client_availability: {shown(path)}: only simulations have it: must be left out"
-        )
-    _refuse_vectors(args)
+    _refuse(args, "client_sampling", "client_availability", "client_method")
     if method is None:
         method = str(named) if named in RULES or names_code(named) else "FedNNNN"
     elif not isinstance(method, str) or (method not in RULES and not names_code(method)):
@@ -250,26 +225,19 @@ def client_recipe(args: Any) -> Recipe:
             "scenario: hierarchical: the processes of a silo would train apart with "
             "FedNNNNClientTrainer: must be horizontal, or another client_trainer"
         )
-    if getattr(args, "learning_rate_schedule", None) is not None:
-        raise UserError(
-            "learning_rate_schedule: only simulations have it: must be left out; a deployment has "
-            "learning_rate_decay"
-        )
-    if getattr(args, "train_transform", None) is not None:
-        raise UserError("train_transform: only simulations have it: must be left out")
-    _refuse_vectors(args)
+    _refuse(args, "learning_rate_schedule", "train_transform", "client_method")
     needed = is_proximal(args) or getattr(args, "prox_mu", None) is not None
     absent = {} if needed else {"prox_mu": 0.0}
     return _recipe(args, _CLIENT_KEYS, federated_optimizer=PROXIMAL, **absent)
 
 
-def _refuse_vectors(args: Any) -> None:
-    named = getattr(args, "client_method", None)
-    if named not in (None, "fedprox"):
-        raise UserError(
-            f"client_method: {shown(named)}: a deployment carries models alone: must be fedprox, "
-            "or left out"
-        )
+def _refuse(args: Any, *keys: str) -> None:
+    """Refuse what only simulations have."""
+    for key in keys:
+        allowed, why = _OF_SIMULATIONS[key]
+        if (given := getattr(args, key, None)) not in (None, allowed):
+            must = f"{allowed}, or left out" if allowed else "left out"
+            raise UserError(f"{key}: {shown(given)}: {why}: must be {must}")
 
 
 def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:

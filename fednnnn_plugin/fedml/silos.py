@@ -9,6 +9,7 @@ from typing import Any
 from fednnnn_plugin.errors import UserError, shown
 
 _log = logging.getLogger(__name__)
+_COLUMNS = ("eid", "rank", "grpc_server_ip", "grpc_server_port")  # that FedML needs
 
 
 def check_silos(args: Any, start_round: int) -> None:
@@ -32,7 +33,7 @@ def check_silos(args: Any, start_round: int) -> None:
             f"train_args.client_id_list: {len(ids)} silos: must be at least client_num_per_round, "
             f"here {shown(drawn)}"
         )
-    known = max(len(ids), _addresses(args))
+    known = max(len(ids), len(read_addresses(args)))
     if known > drawn:
         _log.warning(
             "client_num_per_round: %s of %d silos: FedML 0.9.6 averages the first %s of "
@@ -51,16 +52,28 @@ def client_ids(args: Any) -> list[Any]:
     return ids if isinstance(ids, list) else []
 
 
-def _addresses(args: Any) -> int:
-    """Return how many clients have a line in gRPC's table; 0 without one that can be read."""
+def read_addresses(args: Any) -> list[str]:
+    """Return the ranks of the clients that have a line in gRPC's table, if FedML is to read one.
+
+    Raises:
+        UserError: it cannot be read, or lacks a column.
+    """
+    if getattr(args, "backend", None) != "GRPC":
+        return []
     table = getattr(args, "grpc_ipconfig_path", None)
-    if getattr(args, "backend", None) != "GRPC" or not isinstance(table, str):
-        return 0
+    where = f"comm_args.grpc_ipconfig_path: {shown(table)}"
+    if not isinstance(table, str):
+        raise UserError(f"{where}: must be the file of gRPC's addresses")
     try:
         with Path(table).open(encoding="utf-8", newline="") as file:
-            return sum(row.get("rank") not in (None, "", "0") for row in csv.DictReader(file))
-    except (OSError, ValueError, csv.Error):
-        return 0  # which FedML reports
+            rows = csv.DictReader(file)
+            ranks, columns = [row.get("rank") for row in rows], rows.fieldnames or ()
+    except (OSError, ValueError, csv.Error) as error:
+        why = getattr(error, "strerror", None) or "not a table in UTF-8"
+        raise UserError(f"{where}: cannot be read: {why}") from None
+    if lacking := [name for name in _COLUMNS if name not in columns]:
+        raise UserError(f"{where}: no column {', '.join(lacking)}; must have {','.join(_COLUMNS)}")
+    return [rank for rank in ranks if rank not in (None, "", "0")]
 
 
 def _warn_of_drawn_data(args: Any, start_round: int) -> None:

@@ -13,6 +13,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import OUTPUT, OVERWRITE, RESUME, UserError, options_named
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 from fednnnn_plugin.fedml.keys import (
+    TRAINING_KEYS,
     warn_of_near_keys,
     warn_of_unread_keys,
     warn_of_unused_keys,
@@ -26,7 +27,7 @@ from fednnnn_plugin.fedml.processes import (
     simulation_ranks,
 )
 from fednnnn_plugin.fedml.security import PARTS, turn_off
-from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_functions, script_recipe
+from fednnnn_plugin.fedml.settings import script_functions, script_recipe
 from fednnnn_plugin.fedml.tester import SimulationTester
 from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
 from fednnnn_plugin.fingerprint import Fingerprint, code_digests, model_digests

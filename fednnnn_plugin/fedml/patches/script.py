@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from fednnnn_plugin.data.sets import DATASETS, NamedDataset, find_dataset
+from fednnnn_plugin.data.sets import DATASETS, find_dataset
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import hook
 from fednnnn_plugin.fedml.methods import is_allowed_code, names_ours, simulates_ours
@@ -65,8 +65,9 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
         return original(args, *rest, **named)
     hook.require()
     from fednnnn_plugin.assembly.from_recipe import rank_device
+    from fednnnn_plugin.fedml.keys import TRAINING_KEYS
     from fednnnn_plugin.fedml.processes import simulation_ranks
-    from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_recipe
+    from fednnnn_plugin.fedml.settings import script_recipe
     from fednnnn_plugin.processes.job import ending_together
 
     recipe = script_recipe(args, custom_trainer=True, unread=TRAINING_KEYS)
@@ -96,7 +97,7 @@ def _load(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> 
         return original(args, *rest, **named)
     hook.require()
     dataset = getattr(args, "dataset", None)
-    if not _named(dataset) and not names_code(dataset):
+    if not find_dataset(dataset) and not names_code(dataset):
         raise UserError(
             f"data_args.dataset: {dataset!r}: {reason} splits one of {', '.join(DATASETS)}; for "
             "another data set name one of FedML's partition methods"
@@ -112,7 +113,7 @@ def _why_ours(args: Any) -> str | None:
     """
     dataset = getattr(args, "dataset", None)
     method = getattr(args, "partition_method", None)
-    named = _named(dataset)
+    named = find_dataset(dataset)
     if (named and not named.is_fedmls) or names_code(dataset):
         return f"dataset {dataset}"
     ours = names_ours(args)
@@ -128,10 +129,6 @@ def _why_ours(args: Any) -> str | None:
     if keys:
         return keys[0]
     return f"partition_method {method}" if ours and named else None
-
-
-def _named(dataset: object) -> NamedDataset | None:
-    return find_dataset(dataset)
 
 
 def _own_data(args: Any) -> tuple[list[Any], int]:
