@@ -276,7 +276,10 @@ def _federation(
         if method.has_vectors:
             kept_in = ClientFiles(files.clients, files.check_held)
             steps = client_steps(data, sgd)
-            vectors = ClientVectors(method, sgd, steps, start.served, ranks, kept_in, seed)
+            forks = executor.workers.kind == "processes"
+            vectors = ClientVectors(
+                *(method, sgd, steps, start.served, ranks, kept_in, seed), read_ahead=forks
+            )
         plan = schedule(recipe, data, ranks.size if room else 1, inputs.functions)
         following = () if ranks.rank else followers
         tables = None if ranks.rank else ResultTables(files.path, files.check_held)

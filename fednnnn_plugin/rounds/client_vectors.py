@@ -55,6 +55,8 @@ class ClientVectors:
     """Carries a method's vectors through the rounds; rank 0 has the files.
 
     Of the clients that other ranks train in a round, rank 0 sends the vectors and gets them back.
+    It reads what its own clients kept when they train, or with ``read_ahead`` before the round's
+    training: processes that are forked for it then have what this one has.
     """
 
     def __init__(
@@ -66,14 +68,17 @@ class ClientVectors:
         ranks: Ranks,
         files: ClientFiles,
         seed: int,
+        *,
+        read_ahead: bool,
     ) -> None:
         self._method, self._ranks, self._files = method, ranks, files
+        self._read_ahead = read_ahead
         self.sync, self.prune = files.sync, files.prune
         self._calls = MethodCalls(method, sgd, seed, served.vector)
         self._steps, self._weights = steps, dict[int, float]()
         self._index: Mapping[int, Place] = {}
         self._assignment: Sequence[Sequence[Group]] = ()
-        self._handed: dict[int, Vectors] = {}  # what this rank's clients had kept, but on rank 0
+        self._handed: dict[int, Vectors] = {}  # what clients had kept that train here
         self._held: dict[Group, Vectors] = {}  # what groups had kept that train now
         self._new: dict[int, Vectors] = {}  # what they keep now
         self._placed: dict[int, Place] = {}  # where the round's clients have it, on rank 0
@@ -119,16 +124,14 @@ class ClientVectors:
             calls.sent, self._index = dict(state.sent), state.kept
         self._ranks.broadcast([*calls.sent.values()])
         for clients in _side_by_side(self._assignment):
-            others = [] if rank else [None, *map(self._read, clients[1:])]
-            client, own = clients[rank], self._ranks.scatter(others)
+            first = clients[0] if self._read_ahead else None
+            parts = [] if rank else [*map(self._read, [first, *clients[1:]])]
+            client, own = clients[rank], self._ranks.scatter(parts)
             if client is not None and own is not None:
                 self._handed[client] = own
 
     def correction(self, group: Group) -> Correction | None:
-        """Return what the method changes in a group's steps; what they had kept is held.
-
-        In a process of its own it is read there, and again where the group is added up.
-        """
+        """Return what the method changes in a group's steps; what they had kept is held."""
         if not (self._method.corrects or self._method.has_gradient):
             return None
         kept = self._held[group] = self._kept_of(group)
@@ -139,6 +142,8 @@ class ClientVectors:
         steps = [self._steps[client] for client in group]
         weights = [self._weights[client] for client in group]
         kept = self._held.pop(group, None) or self._kept_of(group)
+        for client in group:
+            self._handed.pop(client, None)
         return self._calls.upload(group[0], trained.vector, steps, weights, kept)
 
     def keep(self, group: Group, accepted: Sequence[bool], kept: Vectors) -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.run_folder.client_files import ClientFiles, Place
 
 from ..tiny import CELL, NET, TEST, Content, Start, X, Y, follower
 
@@ -130,6 +131,26 @@ class Late(fp.ClientMethod):
 
     def finish_round(self, sent: Any, returned: Any, share: float) -> Any:
         return {"rounds": sent["rounds"] + 1}
+
+
+@pytest.mark.parametrize("given", [{}, {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}])
+def test_what_a_client_kept_is_read_once_a_round(
+    start: Start, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    """By threads, and with a custom model by processes, of which this one adds up the updates."""
+    read = ClientFiles.read
+
+    def noting(files: ClientFiles, client: int, place: Place) -> dict[str, Tensor]:
+        with Path("reads").open("a") as notes:
+            notes.write(f"{client} {place.round}\n")
+        return read(files, client, place)
+
+    monkeypatch.setattr(ClientFiles, "read", noting)
+    everyone = {"client_num_in_total": 10, "client_num_per_round": 10, "comm_round": 3}
+    start("run", FEDAVG, client_method="scaffold", worker_num=2, **everyone, **given)
+    assert ("(processes)" in Path("run/fedml.log").read_text()) == bool(given)
+    expected = [f"{client} {number}" for client in range(10) for number in (1, 2)]
+    assert sorted(Path("reads").read_text().splitlines()) == expected
 
 
 def test_what_clients_keep_on_disk_is_said(start: Start) -> None:
