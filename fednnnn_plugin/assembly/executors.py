@@ -138,7 +138,7 @@ def check_results(inputs: Inputs, *, by_client: bool, by_class: bool) -> None:
     if by_client and not data.has_client_tests:
         raise UserError(
             "validation_args.per_client: the data have no test part for each client: must be "
-            "false; of arrays one is held out, of Datasets and DataLoaders none"
+            "false, or give a list with each client's; of arrays one is held out"
         )
 
 

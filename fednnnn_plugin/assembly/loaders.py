@@ -6,14 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    Subset,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from fednnnn_plugin.assembly.vocabulary import Tokens
 from fednnnn_plugin.data.arrays import kind_of
@@ -25,7 +18,7 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.data_spec import loss_name
-from fednnnn_plugin.rounds.batches import LoaderData, PairLoader, follow_the_engine
+from fednnnn_plugin.rounds.batches import Chained, LoaderData, PairLoader, follow_the_engine
 from fednnnn_plugin.seeds import isolated_generators, torch_generator
 from fednnnn_plugin.user_code import call_code, user_code
 
@@ -41,14 +34,15 @@ def has_loaders(brought: UserData) -> bool:
     return any(
         is_table(part)
         or (isinstance(part, Dataset | DataLoader) and inputs_and_labels(part) is None)
-        for part in (*members(parts[0]), *parts)
+        for part in (*members(parts[0]), *members(parts[1]), *parts)
     )
 
 
 def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerprint, Tokens]:
     """Return each part's own loader, or one that divides it into the recipe's batches.
 
-    All are gone through once: what they give is in the fingerprint. A loader draws from torch's
+    Where clients have test parts of their own, the test is all of them, one after another. All
+    are gone through once: what they give is in the fingerprint. A loader draws from torch's
     global generator from then on.
     """
     where = f"data_args.dataset: {recipe.data_args.dataset}"
@@ -63,14 +57,17 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerp
         )
     check_clients(len(clients), recipe.train_args.client_num_in_total)
     size, loss = recipe.train_args.batch_size, loss_name(recipe)
+    tests: Sequence[object] = members(test) if inputs_and_labels(test) is None else ()
     if fraction := recipe.data_args.validation_fraction:
         seed = recipe.common_args.random_seed
-        clients, test = _held_out(clients, fraction, seed, where, loss)
+        clients, tests = _held_out(clients, fraction, seed, where, loss)
+    own = len(tests) == len(clients) and any(part is not None for part in tests)
+    parts: dict[str, object] = {f"client {k}": part for k, part in enumerate(clients)}
+    of_own = {f"test of client {k}": part for k, part in enumerate(tests) if part is not None}
     loaders = {
-        f"{where}: client {k}": _loader(part, size, f"{where}: client {k}", loss, of_client=True)
-        for k, part in enumerate(clients)
+        f"{where}: {name}": _loader(part, size, f"{where}: {name}", loss, of_client=name in parts)
+        for name, part in (parts | (of_own if own else {"test": test})).items()
     }
-    loaders[f"{where}: test"] = _loader(test, size, f"{where}: test", loss, of_client=False)
     labels: dict[str, list[Tensor]] = {name: [] for name in loaders}
     tokens = Tokens()
 
@@ -78,21 +75,28 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerp
         digest = tensors_digest(_told(loaders, labels, tokens, loss))  # they may shuffle
     counts = {name: sum(map(len, batches)) for name, batches in labels.items()}
     classes = count_classes([*chain.from_iterable(labels.values())], where)
-    *sizes, _ = counts.values()
-    *of_clients, of_test = loaders.values()
-    data = LoaderData(dict(enumerate(of_clients)), dict(enumerate(sizes)), of_test, classes)
+    sizes, every = [*counts.values()][: len(clients)], [*loaders.values()]
+    of_tests = every[len(clients) :]
+    tested = [k for k, part in enumerate(tests) if part is not None] if own else []
+    data = LoaderData(
+        dict(enumerate(every[: len(clients)])),
+        dict(enumerate(sizes)),
+        Chained(of_tests),
+        classes,
+        dict(zip(tested, of_tests, strict=own)),
+    )
     split = tensors_digest([("sizes", torch.tensor(sizes))])
     return data, brought.fingerprint(digest, split), tokens
 
 
 def _held_out(
     clients: Sequence[object], fraction: float, seed: int, where: str, loss: str
-) -> tuple[list[object], object]:
-    """Divide clients' Datasets into what they train on, and all that is held out of them.
+) -> tuple[list[object], list[object]]:
+    """Divide clients' Datasets into what they train on, and what is held out of each, if any.
 
     Of a client's n samples ``fraction * n`` are drawn, rounded, and at most n - 1.
     """
-    kept, held = list[object](), list[Subset[Any]]()
+    kept, held = list[object](), list[object]()
     for client, part in enumerate(clients):
         if isinstance(part, DataLoader):
             raise UserError(
@@ -104,12 +108,12 @@ def _held_out(
         drawn = torch.randperm(len(of), generator=order)
         count = min(round(fraction * len(of)), len(of) - 1)
         kept.append(Subset(of, sorted(drawn[count:].tolist())))
-        held += [Subset(of, sorted(drawn[:count].tolist()))] * bool(count)
-    if not held:
+        held.append(Subset(of, sorted(drawn[:count].tolist())) if count else None)
+    if not any(held):
         raise UserError(
             f"data_args.validation_fraction: {fraction}: of no client's samples one is held out"
         )
-    return kept, ConcatDataset(held)
+    return kept, held
 
 
 def _loader(part: object, batch_size: int, where: str, loss: str, *, of_client: bool) -> PairLoader:

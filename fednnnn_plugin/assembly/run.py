@@ -158,9 +158,9 @@ def run(
             between the clients by the recipe, or by a fifth value: a list with each client's
             positions; or the owner of each sample, such as a writer, with a sixth value for the
             test samples. Or ``(inputs, labels, owners)``. Or ``(clients, test)``: a list with each
-            client's part, and the test part, or a list with that of each client. A part is
-            ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``, whose ``generator`` is replaced
-            by torch's global one; the tests of clients are ``(inputs, labels)`` or None. A
+            client's part, and the test part, or a list with that of each client or None, which all
+            together are the test. A part is ``(inputs, labels)``, a ``Dataset`` or a
+            ``DataLoader``, whose ``generator`` is replaced by torch's global one. A
             ``datasets.Dataset`` of two columns stands for inputs and labels, and two of them, or a
             ``DatasetDict`` of ``train`` and ``test``, for the four arrays; ``partition_by`` names a
             third column, of the owners. Or a function that returns one of these. The number of

@@ -57,10 +57,17 @@ def with_arrays(value: Any, where: str, owners: str | None = None) -> Any:
     first, test = value
     if is_table(first) and is_table(test):
         return (*_arrays(first, f"{where}: train"), *_arrays(test, f"{where}: test"))
-    names = first if isinstance(first, Mapping) else range(len(first) if _is_list(first) else 0)
-    if any(is_table(first[name]) for name in names):
-        first = [_part(first[name], f"{where}: client {k}") for k, name in enumerate(names)]
-    return first, _part(test, f"{where}: test")
+    return _parts(first, f"{where}: client"), _part(
+        _parts(test, f"{where}: test"), f"{where}: test"
+    )
+
+
+def _parts(given: Any, where: str) -> Any:
+    """Return the parts of a list, or of a mapping, with its tables as arrays."""
+    parts = [*given.values()] if isinstance(given, Mapping) else given
+    if not _is_list(parts) or not any(map(is_table, parts)):
+        return given
+    return [_part(part, f"{where} {k}") for k, part in enumerate(parts)]
 
 
 def _with_owners(value: Any, where: str, owners: str) -> tuple[Any, ...]:

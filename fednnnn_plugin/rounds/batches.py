@@ -1,8 +1,8 @@
 """A federation's data as mini-batches: staged tensors, or whatever iterables a user brought."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
@@ -79,6 +79,16 @@ class PairLoader:
             return batch
         inputs, labels = inputs_and_labels_of(batch, f"{self.where}: a batch")
         return batch[inputs], batch[labels]
+
+
+@dataclass(frozen=True)
+class Chained:
+    """The batches of several loaders, one after another."""
+
+    loaders: Sequence[Iterable[Any]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self.loaders)
 
 
 def follow_the_engine(loader: Any) -> None:

@@ -238,6 +238,28 @@ def test_mappings_of_batches_train_as_pairs(tmp_path: Path) -> None:
     assert torch.equal(pairs.weight, maps.weight)
 
 
+def test_each_client_may_bring_a_test_part(tmp_path: Path) -> None:
+    """Of 15, 10 and 15 samples, in several forms; client 1 has none. The test is all of them."""
+    clients, _ = rows(lambda x, y: (x, y))
+    parts = [*zip(TEST[0].split((15, 10, 15)), TEST[1].split((15, 10, 15)), strict=True)]
+    first, second, third = parts
+    tests = {"a": Rows(*first, lambda *xy: xy), "b": None, "c": second}
+    tests["d"] = DataLoader(TensorDataset(*third), 4)
+    given = {"model": nn.Linear(6, 4), **FOUR, "per_client": True}
+    run = quick_run(tmp_path / "run", data=(clients, tests), **given)
+    found = fp.client_results(run)
+    assert found["client"].tolist() == [0, 2, 3]
+    model = fp.load_model(run, nn.Linear(6, 4)).eval()
+    own = [float((model(x).argmax(1) == y).double().mean()) for x, y in parts]
+    assert found["accuracy"].tolist() == own
+    whole = float((model(TEST[0]).argmax(1) == TEST[1]).double().mean())
+    assert fp.read_runs(run)["test_acc"].tolist() == [whole]
+    validated = quick_run(
+        tmp_path / "part", data=(clients, tests), validation_fraction=0.1, **given
+    )
+    assert fp.client_results(validated)["samples"].tolist() == [3, 5, 2, 4]
+
+
 @pytest.mark.parametrize(
     ("form", "said"),
     [
