@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.reporting.conditions import DATASET_NAMES, METHODS, arrange
+from fednnnn_plugin.data.titles import TITLES
+from fednnnn_plugin.reporting.conditions import METHODS, arrange
 from fednnnn_plugin.reporting.paper import PAPER
 from fednnnn_plugin.reporting.runs import SECONDS
 
@@ -21,7 +22,7 @@ RUN = [*LINE, "run"]
 def best(runs: pd.DataFrame) -> pd.DataFrame:
     """The best accuracy, and how many points FedNNNN is above FedAvg and FedProx of its seed."""
     accuracies = _best(runs)
-    paper = pd.Series(PAPER).unstack().rename(DATASET_NAMES, level=0)
+    paper = pd.Series(PAPER).unstack().rename(TITLES, level=0)
     table = _means(accuracies, "{:.1f}")
     for other in ("FedAvg", "FedProx"):
         table[f"FedNNNN − {other}"] = _means(accuracies["FedNNNN"] - accuracies[other], "{:+.1f}")

@@ -104,6 +104,7 @@ def partition_command(
             raise UserError(f"{option}: {path}: it is there already; replace it with --overwrite")
     from fednnnn_plugin.data.federated import load_federated
     from fednnnn_plugin.data.partition import partition_name
+    from fednnnn_plugin.data.titles import dataset_title
     from fednnnn_plugin.recipe import find_recipe, load_recipe
     from fednnnn_plugin.recipe.data_spec import data_spec
     from fednnnn_plugin.reporting.cells import as_csv
@@ -114,7 +115,9 @@ def partition_command(
     data = load_federated(spec)
     counts = data.class_counts()
     dealt = partition_name(spec.partition_method, spec.partition_sizes)
-    title = f"{spec.dataset}: {'own split' if 'split' in data.fingerprint else dealt}"
+    title = (
+        f"{dataset_title(spec.dataset)}: {'own split' if 'split' in data.fingerprint else dealt}"
+    )
     size = f"{data.num_clients} clients, {len(data.train_labels)} samples"
     say(f"{title}, {size}\n\n{counts_text(counts)}")
     if plot:

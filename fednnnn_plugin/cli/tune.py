@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
 from fednnnn_plugin.processes.endings import say
-
-_METRICS = (
-    *("best_accuracy", "final_accuracy", "final_loss", "best_metric", "final_metric"),
-    "worst_10",
-)
+from fednnnn_plugin.reporting.metrics import Metric
 
 
 @click.command("tune")
@@ -39,7 +35,7 @@ _METRICS = (
 )
 @click.option(
     "--metric",
-    type=click.Choice(_METRICS),
+    type=click.Choice(get_args(Metric)),
     help="worst_10 is the final accuracy of the worst tenth of the clients, of a recipe with "
     "validation_args.per_client. Default: best_metric, of the recipe's first metric, where it "
     "names validation_args.metrics; final_loss with the loss mse or bce_with_logits; else "

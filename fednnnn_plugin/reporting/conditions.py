@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from fednnnn_plugin.data.titles import TITLES, dataset_title
 from fednnnn_plugin.errors import UserError, check_known, shown
 from fednnnn_plugin.reporting.runs import (
     ARRANGED,
@@ -18,8 +19,6 @@ from fednnnn_plugin.reporting.runs import (
     setting_columns,
 )
 
-DATASET_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
-DATASET_NAMES |= {"FashionMNIST": "Fashion-MNIST"}
 METHODS = ("FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN")
 CONDITIONS = ("IID, B", "non-IID, B", "IID, UB", "non-IID, UB")
 SINGLE_CLIENT, UNRECORDED = "single client", "data not recorded"
@@ -61,7 +60,7 @@ _OFF = (
     "sampler_fingerprint",
     "trainer_fingerprint",
 )
-_PAPER_ORDER = (*DATASET_NAMES.values(), *CONDITIONS, *METHODS)
+_PAPER_ORDER = (*TITLES.values(), *CONDITIONS, *METHODS)
 
 LINE = ["data", "condition", "label"]  # what one line of a figure or of a table is
 
@@ -201,7 +200,7 @@ def _place(head: Mapping[str, Any]) -> tuple[str, str]:
     data = head.get("dataset")
     if data is None:
         return UNRECORDED, "no recipe"
-    name = DATASET_NAMES.get(data, str(data).removeprefix("<object>:"))
+    name = dataset_title(str(data))
     if head.get("data_dir"):
         name = f"{PurePath(str(head['data_dir'])).name} ({name})"
     if head.get("client_num_in_total") == 1:

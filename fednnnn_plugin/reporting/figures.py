@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
-from inspect import Parameter, signature
-from typing import TYPE_CHECKING, ParamSpec, TypedDict
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from fednnnn_plugin.data import class_counts
 from fednnnn_plugin.errors import check_known
@@ -29,17 +27,15 @@ from fednnnn_plugin.reporting import result_figures as results
 from fednnnn_plugin.reporting import scales, style
 from fednnnn_plugin.reporting import search_figures as searched
 from fednnnn_plugin.reporting import split_figures as splits
-from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT, arrange, check_runs, judged, shades
+from fednnnn_plugin.reporting.conditions import arrange, judged
+from fednnnn_plugin.reporting.curves import Lines, arranged_lines, curves, name_lines, of_lines
 from fednnnn_plugin.reporting.runs import SECONDS, layers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-P = ParamSpec("P")
-
 STYLE, search, client_counts = style.STYLE, searched.search, class_counts.client_counts
 partition, client_sizes = splits.partition, splits.client_sizes
-FEW_POINTS, BAND_POINTS = 15, 300
 # Accuracies of a record, by client and by class, and what an axis calls them.
 _OF_PARTS = {
     f"{of}_acc.{name}": f"accuracy of {what} (%)"
@@ -51,111 +47,7 @@ _OF_PARTS = {
 }
 
 
-class Lines(TypedDict, total=False):
-    """What every figure of lines takes."""
-
-    hue: str | Sequence[str] | None
-    names: bool
-    legend: bool
-    palette: style.Palette | None
-
-
-def _curves(
-    runs: pd.DataFrame,
-    ax: Axes | None,
-    column: str,
-    y_label: str,
-    axis: Callable[[Axes], None],
-    *,
-    title: str = "",
-    hue: str | Sequence[str] | None = None,
-    names: bool = True,
-    legend: bool = False,
-    palette: style.Palette | None = None,
-    factor: float = 1.0,
-    x: str = "round",
-    band: tuple[str, ...] = (),
-) -> Axes:
-    """A line for each label, with a band of a deviation, or between two columns.
-
-    Rounds without a value are left out, so that a curve joins tested rounds, of several seeds those
-    that all have that got so far, or of a line over time those that all have: no line goes back. A
-    deviation is drawn where two seeds or more have the round.
-    """
-    runs, ax = _lines(runs, hue), style.axes(ax)
-    if title:
-        ax.set_title(title)
-    named = style.looks(runs, palette)
-    lowest, highest = band or ("mean", "mean")
-    values = runs[["label", "run", "round", *band]].assign(
-        at=runs[x], mean=runs.get(column, math.nan) * factor
-    )
-    tested = values.dropna(subset=["at", "mean", *band])
-    lengths = tested.groupby(["label", "run"])["round"].max()
-    points = tested.groupby(["label", "round"]).agg(
-        at=("at", "mean"), mean=("mean", "mean"), sd=("mean", "std"), seeds=("run", "size"),
-        low=(lowest, "min"), high=(highest, "max"),
-    )  # fmt: skip
-    for label in tested["label"].unique():
-        shown, ended = points.loc[label], np.sort(lengths.loc[label])
-        gone = np.searchsorted(ended, shown.index) if x == "round" else 0
-        shown = shown[shown["seeds"] == len(ended) - gone]
-        if shown.empty:
-            continue
-        at, mean, sd, _, low, high = shown.to_numpy(float).T
-        if not band:
-            low, high = mean - sd, mean + sd
-            if mean.min() >= 0.0:  # a logarithmic axis has no room for a band down to 0
-                low = np.maximum(low, mean.min() / 10.0)
-        look, marker = named[label], "o" if len(shown) <= FEW_POINTS else ""
-        ax.plot(at, mean, label=label, marker=marker, markersize=2.6, **look)
-        edges = np.flatnonzero(~np.isnan(low))[:: max(1, len(shown) // BAND_POINTS)]
-        if len(edges) > 1:
-            fill = {"color": look["color"], "alpha": 0.16, "lw": 0}
-            ax.fill_between(at[edges], low[edges], high[edges], **fill)
-    ax.set(xlabel=x, ylabel=y_label)
-    axis(ax)
-    last = max((float(np.max(np.asarray(line.get_xdata()))) for line in ax.lines), default=0.0)
-    ax.set_xlim(0.0, last or 1.0)
-    ax.xaxis.set_major_locator(MaxNLocator(6, integer=x == "round"))
-    if legend:
-        ax.legend()
-    elif names:
-        style.end_labels(ax, named)
-    return ax
-
-
-def _lines(runs: pd.DataFrame, hue: str | Sequence[str] | None) -> pd.DataFrame:
-    """Arranged runs; of several conditions, each line's name holds its own."""
-    runs = arrange(runs, hue=hue)
-    where = runs["data"] + " " + runs["condition"]
-    if where[runs["partition"] != SINGLE_CLIENT].nunique() < 2:
-        return runs
-    runs = runs.assign(label=runs["label"] + ", " + where)
-    return runs.assign(shade=shades(runs, ["method"]))
-
-
-def _of_lines(draw: Callable[P, Axes]) -> Callable[P, Axes]:
-    """Draw in our style; the signature, as ``help`` shows it, has the keywords of ``Lines``."""
-    styled, bare = style.styled(draw), signature(draw)
-    own = [each for each in bare.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-    of_all = [signature(_curves).parameters[name] for name in Lines.__annotations__]
-    shown = bare.replace(parameters=[*own, *of_all])
-
-    @wraps(draw)
-    def drawing(*args: P.args, **kwargs: P.kwargs) -> Axes:
-        try:
-            given = shown.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise TypeError(f"{draw.__name__}() {error}") from None
-        check_runs(given["runs"])
-        return styled(*args, **kwargs)
-
-    drawing.__dict__["__signature__"] = shown
-    return drawing
-
-
-@_of_lines
+@of_lines
 def accuracy(
     runs: pd.DataFrame,
     ax: Axes | None = None,
@@ -175,12 +67,12 @@ def accuracy(
     """
     there = [name for name in _OF_PARTS if name in runs]
     check_known("column", column, ("test_acc", "served_test_acc", *there))
-    axis = partial(scales.accuracy_axis, scale=_scale(scale))
+    axis = partial(scales.accuracy_axis, scale=scale)
     label = _OF_PARTS.get(column, f"{judged(runs)} accuracy (%)")
-    return _curves(runs, ax, column, label, axis, title=title, factor=100.0, **how)
+    return curves(runs, ax, column, label, axis, title=title, factor=100.0, **how)
 
 
-@_of_lines
+@of_lines
 def accuracy_by_seconds(
     runs: pd.DataFrame,
     ax: Axes | None = None,
@@ -195,24 +87,24 @@ def accuracy_by_seconds(
     unit = next((u for u, size in units.items() if elapsed.max() >= 2.0 * size), "seconds")
     timed = runs.assign(**{unit: elapsed.where(elapsed > 0.0) / units[unit]})
     label = f"{judged(runs)} accuracy (%)"
-    axis = partial(scales.accuracy_axis, scale=_scale(scale))
-    return _curves(timed, ax, "test_acc", label, axis, factor=100.0, x=unit, **how)
+    axis = partial(scales.accuracy_axis, scale=scale)
+    return curves(timed, ax, "test_acc", label, axis, factor=100.0, x=unit, **how)
 
 
-@_of_lines
+@of_lines
 def loss(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
     """The mean test loss by round: cross-entropy in nats, or the loss that a recipe names."""
-    return _curves(runs, ax, "test_loss", f"{judged(runs)} loss", scales.log_axis, **how)
+    return curves(runs, ax, "test_loss", f"{judged(runs)} loss", scales.log_axis, **how)
 
 
-@_of_lines
+@of_lines
 def metric(runs: pd.DataFrame, ax: Axes | None = None, *, name: str, **how: Unpack[Lines]) -> Axes:
     """A custom metric by round; ``name`` is its name in ``test_metrics``."""
     check_known("name", name, [str(each)[13:] for each in runs.filter(regex="^test_metrics\\.")])
-    return _curves(runs, ax, f"test_metrics.{name}", name, scales.linear_axis, **how)
+    return curves(runs, ax, f"test_metrics.{name}", name, scales.linear_axis, **how)
 
 
-@_of_lines
+@of_lines
 def norms(
     runs: pd.DataFrame,
     ax: Axes | None = None,
@@ -230,10 +122,10 @@ def norms(
     if layer is not None:
         check_known("layer", layer, layers(runs))
     column = f"layers.{layer}.{norm}" if layer is not None else norm
-    return _curves(runs, ax, column, "L2 norm", scales.log_axis, title=NORMS[norm], **how)
+    return curves(runs, ax, column, "L2 norm", scales.log_axis, title=NORMS[norm], **how)
 
 
-@_of_lines
+@of_lines
 def agreement(
     runs: pd.DataFrame,
     ax: Axes | None = None,
@@ -256,9 +148,9 @@ def agreement(
     ratio = runs.assign(ratio=runs[f"{of}mean_update_norm"] / moved)
     unknown = pd.Series(math.nan, runs.index)  # a layer's is on no record
     ratio["mark"] = runs.get("orthogonal_norm" if layer is None else "", unknown) / moved
-    lines = _lines(ratio, None)
+    lines = arranged_lines(ratio, None)
     colors = style.looks(lines, how.get("palette"))
-    _curves(ratio, ax, "ratio", "N/E", scales.log_axis, **how | {"names": False, "legend": False})
+    curves(ratio, ax, "ratio", "N/E", scales.log_axis, **how | {"names": False, "legend": False})
     marks = {"1: clients agree": 1.0} if ratio["ratio"].notna().any() else {}
     recorded = lines.dropna(subset=["mark"])
     names = [str(label) for label in recorded["label"].unique()]
@@ -275,23 +167,21 @@ def agreement(
     for name, value in marks.items():
         ax.axhline(value, label=name, **style.REFERENCE_LOOK)
     scales.log_axis(ax)
-    if how.get("legend"):
-        ax.legend()
-    elif how.get("names", True):
-        dotted = dict.fromkeys([*marks, "dotted: orthogonal"], style.REFERENCE_LOOK)
-        style.end_labels(ax, colors | dotted)
+    dotted = dict.fromkeys([*marks, "dotted: orthogonal"], style.REFERENCE_LOOK)
+    named = {"names": how.get("names", True), "legend": how.get("legend", False)}
+    name_lines(ax, colors | dotted, **named)
     return ax
 
 
-@_of_lines
+@of_lines
 def integrated_norm(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
     """The integrated norm by round: the sum of the norms of all server steps so far."""
-    return _curves(
+    return curves(
         runs, ax, "integrated_norm", "sum of server steps (L2)", scales.linear_axis, **how
     )
 
 
-@_of_lines
+@of_lines
 def client_quantiles(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
     """Accuracy on the clients' own test parts by round, of runs with ``per_client``.
 
@@ -301,13 +191,12 @@ def client_quantiles(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[L
     runs = results.with_tenths(arrange(runs, hue=how.get("hue")))
     low, middle, high = results.TENTHS
     axis = partial(scales.linear_axis, highest=100.0)
-    ax = _curves(runs, ax, middle, "accuracy by client (%)", axis, band=(low, high), **how)
-    if len(ax.lines) == 1:
-        ax.set_title(str(ax.lines[0].get_label())[:26])
-    return ax
+    return _titled(
+        curves(runs, ax, middle, "accuracy by client (%)", axis, band=(low, high), **how)
+    )
 
 
-@_of_lines
+@of_lines
 def client_distribution(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
     """Accuracy on the clients' own test parts after the last round, of runs with ``per_client``.
 
@@ -317,7 +206,7 @@ def client_distribution(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpac
     return _ends(runs, ax, results.draw_distribution, "accuracy by client (%)", **how)
 
 
-@_of_lines
+@of_lines
 def class_accuracy(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
     """Accuracy by class after the last round, of runs with ``per_class``.
 
@@ -339,32 +228,28 @@ def _ends(
     palette: style.Palette | None = None,
 ) -> Axes:
     """A line for each label, of what runs end with."""
-    runs, ax = _lines(runs, hue), style.axes(ax)
+    runs, ax = arranged_lines(runs, hue), style.axes(ax)
     named = style.looks(runs, palette)
     draw(runs, ax, named)
     ax.set_ylabel(y_label)
     scales.linear_axis(ax, highest=100.0)
-    if legend:
-        ax.legend()
-    elif names:
-        style.end_labels(ax, named)
+    name_lines(ax, named, names=names, legend=legend)
     return ax
 
 
-@_of_lines
+@of_lines
 def client_spread(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
     """The median norm of a client's update, and the band from the smallest to the largest.
 
     Over several seeds: the mean of the medians, the smallest and the largest of all.
     """
     low, middle, high = ClientNorms._fields
-    ax = _curves(runs, ax, middle, "client update (L2)", scales.log_axis, band=(low, high), **how)
+    axis = scales.log_axis
+    return _titled(curves(runs, ax, middle, "client update (L2)", axis, band=(low, high), **how))
+
+
+def _titled(ax: Axes) -> Axes:
+    """A single line's name is the title."""
     if len(ax.lines) == 1:
         ax.set_title(str(ax.lines[0].get_label())[:26])
     return ax
-
-
-def _scale(scale: scales.Scale | None) -> scales.Scale | None:
-    if scale is not None:
-        check_known("scale", scale, ("error", "linear"))
-    return scale

@@ -25,8 +25,7 @@ def outcomes(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     runs = with_values(runs, metric)
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
     values = runs.groupby("run")["value"]
-    lower = heads["lower_is_better"]
-    best = values.max().where(~lower.fillna(False), values.min()).where(lower.notna())
+    best = values.min().where(heads["lower_is_better"], values.max())
     heads = heads.assign(best=best, final=_final_values(runs), tests=values.count())
     seconds = runs[SECONDS].sum(axis=1).groupby(runs["run"]).median()
     seconds = seconds[seconds > 0.0]  # a custom loop does not measure them
@@ -59,9 +58,8 @@ def reaching(
     if {*every["metric"]} <= {ACCURACY, WORST_10} and not 0.0 < target <= 1.0:
         raise UserError(f"{TARGET}: {target:g}: an accuracy must be above 0 and at most 1")
     runs = with_values(runs, metric)
-    lower = runs["lower_is_better"]
-    there = (runs["value"] >= target).where(~lower.fillna(False), runs["value"] <= target)
-    first = runs[there & lower.notna()].groupby("run")["round"].min().reindex(every["run"])
+    there = (runs["value"] <= target).where(runs["lower_is_better"], runs["value"] >= target)
+    first = runs[there].groupby("run")["round"].min().reindex(every["run"])
     told = every.assign(first=first.astype(float), tested=every["best"].notna())
     told["late"] = told["first"].fillna(math.inf)
     numbers = told.groupby(LINE, sort=False).agg(
@@ -79,24 +77,18 @@ def with_values(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     ``metric`` says what that is, and ``lower_is_better`` how it is meant: the recipe's first
     metric; without one the accuracy, what a custom trainer measured first, or the loss,
     whichever is on record. It is the same for all seeds of a line, so that a mean is of one
-    quantity: a seed that has no value of it has none. ``lower_is_better`` is NA where no run of a
-    line with a custom metric has it on record. A ``metric`` that is given judges all lines.
+    quantity: a seed that has no value of it has none. A ``metric`` that is given judges all lines.
     """
-    if metric is not None:
-        return _with_metric(runs, metric)
-    found = pd.concat([_with_values(line) for _, line in runs.groupby(LINE, sort=False)])
-    return found.astype({"lower_is_better": "boolean"}).copy()  # in one piece, as read_folders
-
-
-def _with_metric(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    if metric is None:
+        lines = [_with_values(line) for _, line in runs.groupby(LINE, sort=False)]
+        return pd.concat(lines).copy()  # in one piece, as read_folders
     firsts = [str(name) for name in runs["metric"].dropna().unique()]
     columns = dict.fromkeys(firsts) | {ACCURACY: "test_acc", "loss": "test_loss"}
     columns |= {name: f"{OWN}{name}" for name in firsts}
     columns |= {WORST_10: "client_acc.worst_10"}
     check_known(TARGET, metric, [name for name, of in columns.items() if of in runs])
-    own = runs["lower_is_better"].where(runs["metric"] == metric, metric == "loss")
-    values = {"value": runs[columns[metric]], "metric": metric, "lower_is_better": own}
-    return runs.assign(**values).astype({"lower_is_better": "boolean"})
+    lower = runs["lower_is_better"].where(runs["metric"] == metric, metric == "loss").astype(bool)
+    return runs.assign(value=runs[columns[metric]], metric=metric, lower_is_better=lower)
 
 
 def _with_values(line: pd.DataFrame) -> pd.DataFrame:
@@ -106,11 +98,8 @@ def _with_values(line: pd.DataFrame) -> pd.DataFrame:
     columns = {**of_recipe, "test_acc": ACCURACY, **own, "test_loss": "loss"}
     there = [name for name in columns if name in line and line[name].notna().any()]
     column = there[0] if there else "test_acc"
-    lower: bool | None = column == "test_loss"
-    if column in of_recipe:
-        known = line["lower_is_better"].dropna()
-        lower = None if known.empty else bool(known.iloc[0])
-    return line.assign(value=line[column], metric=columns[column], lower_is_better=lower)
+    lower = line["lower_is_better"].any() if column in of_recipe else column == "test_loss"
+    return line.assign(value=line[column], metric=columns[column], lower_is_better=bool(lower))
 
 
 def _final_values(runs: pd.DataFrame) -> pd.Series[float]:

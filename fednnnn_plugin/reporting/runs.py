@@ -171,7 +171,7 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
     validation = sections.get("validation_args", {})
     frequency = _scalar(validation.get("frequency_of_the_test"))
     metric = _first_metric(validation)
-    higher = summary.get("higher_is_better", _direction(folder, metric, problems))
+    higher = summary.get("higher_is_better", _is_higher_better(folder, metric, problems))
     return {
         "run": name,
         "folder": printable(folder),
@@ -183,7 +183,7 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
         "device": _scalar(summary.get("device")),
         "commit": _scalar(summary.get("commit")),
         "metric": printable(metric.rpartition(":")[2]) or None,
-        "lower_is_better": None if higher is None and ":" in metric else higher is False,
+        "lower_is_better": higher is False,
         "frequency_of_the_test": frequency if isinstance(frequency, int) else None,
         "settings": "\n".join(settings),
     } | settings
@@ -195,12 +195,10 @@ def _label(sections: Mapping[str, Any]) -> str | None:
     return printable(label) if isinstance(label, str) and label else None
 
 
-def _direction(folder: Path, metric: str, problems: list[str]) -> bool | None:
-    """Whether a metric is the better the higher; None where an older version did not store it."""
-    path = folder / DIRECTIONS
-    stored = _read_settings(path, problems).get("higher_is_better") if path.exists() else None
-    found = stored.get(metric.rpartition(":")[2]) if isinstance(stored, dict) else None
-    return found if isinstance(found, bool) else None
+def _is_higher_better(folder: Path, metric: str, problems: list[str]) -> bool | None:
+    """What a run stored of its metric when it began; None for one that is not the user's."""
+    stored = _read_settings(folder / DIRECTIONS, problems).get("higher_is_better")
+    return stored.get(metric.rpartition(":")[2]) if isinstance(stored, dict) else None
 
 
 def _first_metric(validation: Mapping[str, Any]) -> str:
@@ -230,8 +228,8 @@ def _fingerprints(path: Path, problems: list[str]) -> dict[str, str]:
 
 
 def _read_settings(path: Path, problems: list[str]) -> dict[str, Any]:
-    """A recipe or a summary; empty where it cannot be used."""
-    if path.name == SUMMARY and not path.exists():  # the run is not finished
+    """A recipe, or what a run may have stored; empty where it cannot be used."""
+    if path.name != RECIPE and not path.exists():
         return {}
     try:
         return read_mapping(path, "settings")

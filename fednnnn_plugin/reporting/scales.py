@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
+
+from fednnnn_plugin.errors import check_known
 
 Scale = Literal["error", "linear"]
 
@@ -57,6 +59,8 @@ def accuracy_axis(ax: Axes, scale: Scale | None = None) -> None:
     So 99.0 and 99.2 part. What is above 99.99 is drawn there: 100 has no logarithm. ``scale``
     asks for one of them.
     """
+    if scale is not None:
+        check_known("scale", scale, get_args(Scale))
     highest = max(each.dataLim.y1 for each in ax.get_shared_y_axes().get_siblings(ax))
     if (scale or ("error" if highest > 95.0 else "linear")) == "linear":
         linear_axis(ax, highest=100.0)

@@ -8,20 +8,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fednnnn_plugin.errors import UserError, reason
 from fednnnn_plugin.reading import read_mapping
+from fednnnn_plugin.reporting.metrics import Metric
 
 PLAN, TRIALS = "study.yaml", "trials.csv"
 MAX_POINTS = 1_000
 
-Metric = Literal[
-    "best_accuracy", "final_accuracy", "final_loss", "best_metric", "final_metric", "worst_10"
-]
 STATES = ("finished", "pruned", "failed")
 MEASURED = ("best_accuracy", "best_round", "final_accuracy", "final_loss", "rounds")
 COLUMNS = ("step", "method", "state", "value", *MEASURED, "folder")

@@ -217,8 +217,6 @@ def _missing(every: pd.DataFrame) -> Iterator[str]:
                 count = f"{without.sum()} of {len(seeds)} seeds"
                 has = "has" if without.sum() == 1 else "have"
                 yield f"{who} {count} {has} no {metric}{where}."
-        if measured.any() and seeds["lower_is_better"].isna().all():
-            yield f"{who} no best {metric} before a run is finished: smaller may be better."
 
 
 def _machines(runs: pd.DataFrame, one_machine: pd.Series[bool]) -> Iterator[str]:

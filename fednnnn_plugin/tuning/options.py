@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fednnnn_plugin.errors import Option, UserError, shown
-from fednnnn_plugin.reporting.study import MAX_POINTS, Grid, Metric, Plan
+from fednnnn_plugin.reporting.metrics import Metric
+from fednnnn_plugin.reporting.study import MAX_POINTS, Grid, Plan
 
 LEARNING_RATE_STEP = "learning-rate"  # the paper's Step 2; no method has such a name
 _FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in 0.5:1.2:0.1"
@@ -20,6 +23,13 @@ SEEDS = Option("seeds", "--seeds")
 PAPER = Option("paper=True", "--paper")
 STUDY = Option("study", "--study")
 JOBS = Option("jobs", "--jobs")
+
+
+_KINDS: dict[str, TypeAdapter[Any]] = {
+    "rounds": TypeAdapter(Annotated[int, Field(ge=1, lt=2**31)] | None),
+    "validation": TypeAdapter(Annotated[float, Field(gt=0, lt=1)] | None),
+    "metric": TypeAdapter(Metric | None),
+}
 
 
 class Options(NamedTuple):
@@ -57,19 +67,12 @@ def checked_options(given: Mapping[str, Any]) -> Options:
         values["grid"] = _by_key([(str(key), each) for key, each in grid.items()])
     if given["seeds"] is not None:
         values["seeds"] = parse_seeds(given["seeds"])
-    for name, kind, low, high in (
-        ("rounds", int, 1, 2**31 - 1),
-        ("validation", float, 0.0, 1.0),
-    ):
-        value = given[name]
-        within = type(value) is kind and (low <= value <= high if kind is int else 0 < value < 1)
-        if value is not None and not within:
-            what = "a whole number of at least 1" if kind is int else "a number between 0 and 1"
-            raise UserError(f"{name}: {shown(value)}: must be {what}")
-    if given["metric"] not in (None, *get_args(Metric)):
-        raise UserError(
-            f"{METRIC}: {shown(given['metric'])}: must be one of {', '.join(get_args(Metric))}"
-        )
+    for name, kind in _KINDS.items():
+        try:
+            kind.validate_python(given[name], strict=True)
+        except ValidationError as error:
+            why = error.errors()[0]["msg"].replace("Input should", "must")
+            raise UserError(f"{name}: {shown(given[name])}: {why}") from None
     return Options(**values)
 
 

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.reporting.study import Grid, Metric, Plan, Step
+from fednnnn_plugin.reporting.metrics import Metric
+from fednnnn_plugin.reporting.study import Grid, Plan, Step
 from fednnnn_plugin.tuning.options import (
     GRID,
     LEARNING_RATE_STEP,

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.data.sets import DATASETS
+from fednnnn_plugin.data.titles import TITLES
 from fednnnn_plugin.reporting import tables
 from fednnnn_plugin.reporting.charts import condition_charts
 from fednnnn_plugin.reporting.conditions import arrange
@@ -63,9 +65,12 @@ def test_conditions_have_the_papers_names(make_run) -> None:
         ({"dataset": "cifar10", "partition_sizes": "power_law"}, "CIFAR-10 non-IID, UB"),
         ({"partition_method": None}, "MNIST own data"),  # of a script's loaders
         ({"dataset": "image_folder", "data_dir": "~/a"}, "a (image_folder) non-IID, B"),
+        ({"dataset": "FashionMNIST"}, "Fashion-MNIST non-IID, B"),
+        ({"dataset": "hf:a/b"}, "hf:a/b non-IID, B"),
     ):
         run = fp.read_runs(make_run("FedNNNN", **{"dataset": "mnist"} | settings)).iloc[0]
         assert f"{run['data']} {run['condition']}" == condition
+    assert TITLES.keys() <= DATASETS.keys()
 
 
 def test_run_unlike_the_papers_is_marked() -> None:
@@ -364,25 +369,6 @@ def test_record_says_which_rounds_were_tested(make_run) -> None:
     for last, final in ((4, "–"), (3, "50.00 (1)")):
         folder = make_run("FedNNNN", name=f"to-{last}", comm_round=5, done=last, change=change)
         assert table_of(folder).rows["final"][0] == final
-
-
-def test_best_is_not_known_before_the_direction_is(make_run) -> None:
-    """It is in the summary of a finished run; one of a line's seeds is enough."""
-    measured(make_run("FedNNNN"))
-    measured(make_run("PaperFedAvg"))
-    folder = make_run("PaperFedAvg", seed=1)
-    measured(folder, higher_is_better=False)
-    runs = fp.read_runs(folder.parent)
-    runs["test_metrics.own"] = runs["round"].map({1: 0.5, 2: 0.25, 3: 0.75, 4: 0.5})
-    runs = arrange(runs)
-    table = tables.accuracy(runs)
-    assert [*table.rows["best"]] == ["0.2500 ± 0.0000 (2)", "–"]
-    assert [*table.rows["final"]] == ["0.5000 ± 0.0000 (2)", "0.5000 (1)"]
-    assert any("FedNNNN" in note and "smaller" in note for note in table.notes)
-    assert [*tables.rounds_to(runs, 0.3).rows["median round"]] == ["2", "–"]
-    scorer = make_run("FedNNNN")
-    measured(scorer, metrics="[f1_macro]")  # of which larger is always better
-    assert {*fp.read_runs(scorer)["lower_is_better"]} == {False}
 
 
 def test_target_of_a_summary_is_in_range(make_run) -> None:

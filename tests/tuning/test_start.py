@@ -13,7 +13,8 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
-from fednnnn_plugin.reporting.study import MAX_POINTS, Metric, read_plan
+from fednnnn_plugin.reporting.metrics import Metric
+from fednnnn_plugin.reporting.study import MAX_POINTS, read_plan
 from fednnnn_plugin.tuning.begin import begin_study
 from fednnnn_plugin.tuning.options import Options, parse_grid
 from fednnnn_plugin.tuning.plan import described
