@@ -119,10 +119,6 @@ MODULES = {
 # What the ranks run: a recipe, and its settings.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedexp": ("digits_noniid_b_fedexp", {"client_num_per_round": 2}),  # one rank has no client
-    "scaffold": (
-        FEDNNNN,
-        {"client_method": "scaffold", "client_weighting": "samples", "comm_round": 4},
-    ),
     "noisy": (FEDAVG, {"client_method": "mine:Noisy"}),
     "memory": (
         FEDNNNN,  # eight clients, so that rank 1 has a group of four
@@ -150,6 +146,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"learning_rate_schedule": {"name": "cosine", "warmup_rounds": 1}},
     ),
 }
+# Rules and client methods of ours: two rounds on three ranks, the third on two.
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "scaffold": (FEDNNNN, {"client_method": "scaffold", "client_weighting": "samples"}),
+    "fednova": (FEDAVG, {"client_method": "fednova", "partition_method": "dirichlet"}),
+    "fedsam": (FEDAVG, {"client_method": "fedsam", "sam_rho": 0.1}),
+    "fedcm": (FEDAVG, {"client_method": "fedcm", "fedcm_beta": 0.5}),
+    "feddyn": (FEDAVG, {"federated_optimizer": "FedDyn", "feddyn_alpha": 0.1}),
+    "fedavgm": (FEDAVG, {"federated_optimizer": "FedAvgM", "server_dampening": 0.5}),
+    "fedadagrad": (FEDAVG, {"federated_optimizer": "FedAdagrad", "server_lr": 0.1}),
+}
 
 
 def run_words(output: str, *more: str, recipe: str = FEDNNNN, **settings: Any) -> list[str]:
@@ -172,19 +178,33 @@ def alone(*words: str) -> None:
 def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     """The folder in which three ranks ran all of :data:`CASES`, and how they ended.
 
-    Of SCAFFOLD's rounds the first two are a run that is then resumed. In the last run each rank's
-    one client fails, which is one more than may.
+    In the last run each rank's one client fails, which is one more than may. Two ranks have gone on
+    with :data:`METHODS`.
     """
     folder = tmp_path_factory.mktemp("job")
     write_modules(folder)
-    recipe, settings = CASES["scaffold"]
-    commands = {"begun": run_words("scaffold", recipe=recipe, **settings | {"comm_round": 2})}
-    for name, (recipe, settings) in CASES.items():
-        more = ["--resume"] if name == "scaffold" else []
-        commands[name] = run_words(name, *more, recipe=recipe, **settings)
+    commands, more = {}, {}
+    for name, (recipe, settings) in (CASES | METHODS).items():
+        commands[name] = run_words(name, recipe=recipe, **settings)
+    for name, (recipe, settings) in METHODS.items():
+        more[name] = run_words(name, "--resume", recipe=recipe, **settings | {"comm_round": 3})
     failing = {"loss": "mine:failing", "client_num_per_round": 3, "max_client_failures": 2}
     commands["failing"] = run_words("failing", **failing)
-    return folder, runs_on_ranks(3, commands, folder)
+    ended = runs_on_ranks(3, commands, folder)
+    assert runs_on_ranks(2, more, folder).status == 0
+    return folder, ended
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_have_the_same_bytes_on_one_two_and_three_ranks(
+    name: str, job: tuple[Path, Ended], own_code: Path, content: Any
+) -> None:
+    recipe, settings = METHODS[name]
+    alone(*run_words("alone", recipe=recipe, **settings | {"comm_round": 3}))
+    assert content(job[0] / name) == content(own_code / "alone")
+    [line, _] = (job[0] / f"{name}.out").read_text().splitlines()
+    assert line.split()[1] == "3/3"
+    assert json.loads((job[0] / name / "summary.json").read_text())["ranks"] == 2
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -196,9 +216,9 @@ def test_ranks_give_the_same_bytes(
     assert (ended.status, ended.stderr.count("3 of its clients failed")) == (1, 1), ended
     write_modules(own_code)
     recipe, settings = CASES[case]
-    last, of = {"scaffold": (4, 4), "options": (2, 3)}.get(case, (2, 2))
     *rounds, closing = (folder / f"{case}.out").read_text().splitlines()
-    assert [line.split()[1] for line in rounds] == [f"{k}/{of}" for k in (last - 1, last)]
+    of = settings.get("comm_round", 2)
+    assert [line.split()[1] for line in rounds] == [f"{number}/{of}" for number in (1, 2)]
     assert closing.startswith(f"{case}: ")
     if case == "memory":  # which rank 1 lacked: all trained anew in groups of half the width
         settings = settings | {"client_batching": 2}
@@ -352,10 +372,18 @@ def rank_process(launcher: int, rank: int) -> int:
     raise LookupError(rank)
 
 
-def test_killed_rank_costs_no_bits(own_code: Path, content: Any) -> None:
-    """Every rank forks its clients: none of them may keep the killed one's place."""
+# In the first each rank forks its clients: none of them may keep the killed one's place.
+KILLED = [
+    {"model": "mine:net", "client_method": "fedcm", "fedcm_beta": 0.5},
+    {"recipe": FEDAVG, "federated_optimizer": "FedDyn", "feddyn_alpha": 0.1},
+]
+
+
+@pytest.mark.parametrize("own", KILLED)
+def test_killed_rank_costs_no_bits(own: dict[str, Any], own_code: Path, content: Any) -> None:
+    """Nor what clients kept, and what the server sends beside the model."""
     write_modules(own_code)
-    own: dict[str, Any] = {"model": "mine:net", "checkpoint_every": 2}
+    own = own | {"checkpoint_every": 2}
     with started(3, BIN / "fednnnn", *run_words("parts", comm_round=1_000, **own)) as process:
         assert process.stdout is not None
         next(line for line in process.stdout if line.startswith("round 3/"))

@@ -35,7 +35,7 @@ def test_scaffold_in_groups_is_scaffold_alone(start: Start) -> None:
 def test_method_goes_on_with_the_same_bits(start: Start, content: Content) -> None:
     """One that draws, on any number of workers, after a whole round and within one.
 
-    Scaffold: ``test_mpi_processes.py``; lost and damaged files: ``trust/``.
+    Ours: ``test_mpi_processes.py``; lost and damaged files: ``trust/``.
     """
 
     def stop(number: int, done: int, _: int) -> None:
@@ -57,28 +57,6 @@ def test_method_goes_on_with_the_same_bits(start: Start, content: Content) -> No
     assert set(older.values()) == {1}
     start("whole", FEDAVG, comm_round=1, overwrite=True)
     assert not (whole / "clients").exists()
-
-
-METHODS: dict[str, dict[str, Any]] = {
-    "feddyn": {"federated_optimizer": "FedDyn", "feddyn_alpha": 0.1},
-    "fedsam": {"client_method": "fedsam", "sam_rho": 0.1},
-    "fedcm": {"client_method": "fedcm", "fedcm_beta": 0.5},
-    "fednova": {"client_method": "fednova", "partition_method": "dirichlet"},
-    "fedavgm": {"federated_optimizer": "FedAvgM", "server_dampening": 0.5},
-    "fedadagrad": {"federated_optimizer": "FedAdagrad", "server_lr": 0.1},
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
-def test_our_methods_have_the_same_bits_on_more_workers_and_resumed(
-    start: Start, content: Content, name: str
-) -> None:
-    given = METHODS[name] | {"client_num_per_round": 5, "epochs": 1}
-    whole = start("whole", FEDAVG, worker_num=1, comm_round=3, **given).folder
-    start("stop", FEDAVG, worker_num=2, comm_round=2, **given)
-    resumed = start("stop", FEDAVG, resume=True, worker_num=2, comm_round=3, **given).folder
-    assert content(resumed) == content(whole)
 
 
 def test_what_an_interrupted_round_left_is_not_kept(start: Start) -> None:
