@@ -2,15 +2,15 @@
 
 import argparse
 import gzip
-import json
 import logging
 import math
 import shutil
-import statistics
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import pandas as pd
 import yaml
 from scipy import stats
 
@@ -100,11 +100,6 @@ def make(work: Path, condition: str, name: str) -> None:
     click.echo(f"{condition}: {name}: done")
 
 
-def records(packed: Path) -> list[Settings]:
-    """Return a run's rounds."""
-    return [json.loads(line) for line in gzip.decompress(packed.read_bytes()).splitlines()]
-
-
 def keep(work: Path, page: Path, condition: str, name: str) -> None:
     """Copy what the page is made of."""
     for seed in SEEDS:
@@ -118,39 +113,29 @@ def keep(work: Path, page: Path, condition: str, name: str) -> None:
     shutil.copy(work / condition / name / "study" / "trials.csv", target / "trials.csv")
 
 
-class Result(NamedTuple):
-    """What five seeds of a method gave in a condition."""
-
-    name: str
-    finals: list[float]
-    reached: list[int | None]
-    agreement: float
-    chosen: Settings
-
-    @property
-    def mean(self) -> float:
-        """The mean final accuracy in percent."""
-        return statistics.fmean(self.finals)
-
-    @property
-    def half_width(self) -> float:
-        """Half the 95 % interval of the mean, by Student's t."""
-        spread = statistics.stdev(self.finals) / math.sqrt(len(self.finals))
-        return float(stats.t.ppf(0.975, len(self.finals) - 1)) * spread
+def read_results(page: Path, names: list[str]) -> pd.DataFrame:
+    """Return a row for each condition, method and seed of which a page has the records."""
+    rows = []
+    there = [condition for condition in CONDITIONS if (page / condition).exists()]
+    for condition, name, seed in product(there, names, SEEDS):
+        packed = page / condition / name / f"seed{seed}.jsonl.gz"
+        rounds = pd.read_json(packed, lines=True, precise_float=True)
+        moved = rounds["mean_client_norm"].where(rounds["mean_client_norm"] > 0)
+        row = {"condition": condition, "method": name, "seed": seed}
+        row["final"] = 100 * rounds["test_acc"].iloc[-1]
+        row["reached"] = rounds.loc[rounds["test_acc"] >= TARGET, "round"].min()
+        row["agreement"] = (rounds["mean_update_norm"] / moved).mean()
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
-def result(folder: Path, name: str) -> Result:
-    """Read a method's runs."""
-    finals, reached, ratios = [], [], []
-    for seed in SEEDS:
-        rounds = records(folder / f"seed{seed}.jsonl.gz")
-        finals.append(100 * rounds[-1]["test_acc"])
-        reached.append(next((r["round"] for r in rounds if r["test_acc"] >= TARGET), None))
-        norms = [(r["mean_update_norm"], r["mean_client_norm"]) for r in rounds]
-        ratios += [n / e for n, e in norms if e]
-    train = yaml.safe_load((folder / "tuned.yaml").read_text())["train_args"]
-    chosen = {key: train[key] for key in METHODS[name].grid}
-    return Result(name, finals, reached, statistics.fmean(ratios), chosen)
+def summary(results: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each condition and method, ``half`` an interval of 95 % (Student's t)."""
+    found = results.groupby(["condition", "method"], sort=False).agg(
+        mean=("final", "mean"), half=("final", "sem"), reached=("reached", "median"),
+        reaching=("reached", "count"), agreement=("agreement", "mean"),
+    )  # fmt: skip
+    return found.assign(half=found["half"] * stats.t.ppf(0.975, len(SEEDS) - 1))
 
 
 def costs(name: str) -> tuple[int, int, int]:
@@ -161,92 +146,72 @@ def costs(name: str) -> tuple[int, int, int]:
     return method.evaluations, 1 + len(method.returns), 1 + len(method.sends)
 
 
-def compared(results: list[Result]) -> dict[str, tuple[float, float]]:
-    """Return, by method, the mean difference to FedNNNN and its p, paired by seed, after Holm."""
-    reference = next(each for each in results if each.name == REFERENCE)
-    others = [each for each in results if each.name != REFERENCE]
-    found: dict[str, tuple[float, float]] = {}
-    for each in others:
-        pairs = zip(each.finals, reference.finals, strict=True)
-        differences = [own - theirs for own, theirs in pairs]
-        same = len({*differences}) == 1
-        p = 1.0 if same else float(stats.ttest_rel(each.finals, reference.finals).pvalue)
-        found[each.name] = statistics.fmean(differences), p
-    largest = 0.0
-    for place, (name, (difference, p)) in enumerate(sorted(found.items(), key=lambda x: x[1][1])):
-        largest = max(largest, min(1.0, p * (len(found) - place)))
-        found[name] = difference, largest
-    return found
+def compared(finals: pd.DataFrame) -> pd.DataFrame:
+    """Return, by method, the mean difference to FedNNNN and its p, paired by seed, after Holm.
+
+    ``finals`` has a row for each seed and a column for each method.
+    """
+    differences = finals.drop(columns=REFERENCE).sub(finals[REFERENCE], axis=0)
+    p = differences.agg(
+        lambda of: stats.ttest_1samp(of, 0.0).pvalue if of.nunique() > 1 else 1.0
+    ).sort_values(kind="stable")
+    holm = (p * range(len(p), 0, -1)).clip(upper=1.0).cummax()
+    return pd.DataFrame({"difference": differences.mean(), "p": holm})
 
 
-def section(title: str, results: list[Result]) -> list[str]:
+def section(page: Path, condition: str, results: pd.DataFrame) -> list[str]:
     """Return the table of a condition."""
-    tests = compared(results)
+    of = results[results["condition"] == condition]
+    tests = compared(of.pivot(index="seed", columns="method", values="final"))
     head = "| method | final accuracy, % | difference to FedNNNN (p) "
     head += f"| rounds to {100 * TARGET:.0f} % (of {len(SEEDS)}) | N/E "
     head += "| gradients a step | up, down | chosen |"
-    lines = [f"## {title}", "", head, f"| --- |{' ---: |' * 6} --- |"]
-    for each in sorted(results, key=lambda one: -one.mean):
-        there = [number for number in each.reached if number is not None]
-        rounds = f"{statistics.median(there):g} ({len(there)})" if there else "– (0)"
-        test = "–"
-        if each.name in tests:
-            test = "{:+.2f} ({:.3f})".format(*tests[each.name])
-        gradients, up, down = costs(each.name)
-        chosen = ", ".join(f"{key} {value:g}" for key, value in each.chosen.items())
+    lines = [f"## {CONDITIONS[condition][0]}", "", head, f"| --- |{' ---: |' * 6} --- |"]
+    lines_of = summary(of).loc[condition].sort_values("mean", ascending=False, kind="stable")
+    for name, each in lines_of.iterrows():
+        rounds = f"{each['reached']:g}" if each["reaching"] else "–"
+        test = "{:+.2f} ({:.3f})".format(*tests.loc[name]) if name in tests.index else "–"
+        gradients, up, down = costs(str(name))
+        tuned = yaml.safe_load((page / condition / str(name) / "tuned.yaml").read_text())
+        train = tuned["train_args"]
+        chosen = ", ".join(f"{key} {train[key]:g}" for key in METHODS[str(name)].grid)
         lines.append(
-            f"| {each.name} | {each.mean:.2f} ± {each.half_width:.2f} | {test} | {rounds} "
-            f"| {each.agreement:.3f} | {gradients} | {up}, {down} | {chosen} |"
+            f"| {name} | {each['mean']:.2f} ± {each['half']:.2f} | {test} "
+            f"| {rounds} ({each['reaching']:.0f}) "
+            f"| {each['agreement']:.3f} | {gradients} | {up}, {down} | {chosen} |"
         )
     return [*lines, ""]
 
 
-def verdict(tables: dict[str, list[Result]]) -> str:
+def verdict(results: pd.DataFrame) -> str:
     """Return the page's first line: where FedNNNN is the best, and where it is not."""
-    best = {key: max(each, key=lambda one: one.mean).name for key, each in tables.items()}
+    means = summary(results)["mean"].unstack()[results["method"].unique()]
+    best = means.idxmax(axis=1)[results["condition"].unique()]
     won = [CONDITIONS[key][0] for key, name in best.items() if name == REFERENCE]
     lost = [f"{CONDITIONS[key][0]} ({name})" for key, name in best.items() if name != REFERENCE]
     if not lost:
         return "FedNNNN has the highest mean accuracy in every condition."
-    where = (
-        f"FedNNNN is not the best in {len(lost)} of {len(tables)} conditions: {'; '.join(lost)}."
-    )
+    where = f"FedNNNN is not the best in {len(lost)} of {len(best)} conditions: {'; '.join(lost)}."
     return where + (f" It is in {'; '.join(won)}." if won else "")
 
 
-def overview(tables: dict[str, list[Result]]) -> str:
+def overview(results: pd.DataFrame) -> str:
     """Return the table of all final accuracies, the best mean over the conditions first."""
-    means = {
-        each.name: [
-            one.mean for results in tables.values() for one in results if one.name == each.name
-        ]
-        for each in next(iter(tables.values()))
-    }
-    lines = [
-        "| | " + " | ".join(CONDITIONS[key][0] for key in tables) + " |",
-        "| --- |" + " ---: |" * len(tables),
-    ]
-    for name in sorted(means, key=lambda name: -statistics.fmean(means[name])):
-        found = [next(one for one in results if one.name == name) for results in tables.values()]
-        cells = " | ".join(f"{one.mean:.1f} ± {one.half_width:.1f}" for one in found)
-        lines.append(f"| {name} | {cells} |")
-    return "\n".join(lines)
-
-
-def read_tables(page: Path, names: list[str]) -> dict[str, list[Result]]:
-    """Return each method's result in each condition that a page has the records of."""
-    return {
-        condition: [result(page / condition / name, name) for name in names]
-        for condition in CONDITIONS
-        if (page / condition).exists()
-    }
+    found = summary(results)
+    texts = [f"{mean:.1f} ± {half:.1f}" for mean, half in found[["mean", "half"]].to_numpy()]
+    conditions, names = results["condition"].unique(), results["method"].unique()
+    cells = found.assign(text=texts)["text"].unstack().loc[conditions]
+    order = found["mean"].unstack()[names].mean().sort_values(ascending=False, kind="stable")
+    head = " | ".join(CONDITIONS[key][0] for key in conditions)
+    lines = [f"| | {head} |", "| --- |" + " ---: |" * len(conditions)]
+    return "\n".join([*lines, *(f"| {name} | {' | '.join(cells[name])} |" for name in order.index)])
 
 
 def write_page(page: Path, names: list[str]) -> None:
     """Write the page, of the records beside it."""
-    tables = read_tables(page, names)
+    results = read_results(page, names)
     text = [
-        verdict(tables),
+        verdict(results),
         "",
         "# Comparison of the methods on digits",
         "",
@@ -263,11 +228,11 @@ def write_page(page: Path, names: list[str]) -> None:
         "that it uploads and that it gets in a round. All clients have about as many images and "
         "make as many steps, so that FedNova is FedAvg here.",
         "",
-        overview(tables),
+        overview(results),
         "",
     ]
-    for condition, results in tables.items():
-        text += section(CONDITIONS[condition][0], results)
+    for condition in results["condition"].unique():
+        text += section(page, condition, results)
     (page / "README.md").write_text("\n".join(text))
 
 

@@ -92,19 +92,17 @@ def test_comparison_is_that_of_its_records(tmp_path: Path, monkeypatch: pytest.M
     compare.write_page(tmp_path, names)
     page = (kept / "README.md").read_text()
     assert page == (tmp_path / "README.md").read_text()
-    assert compare.overview(compare.read_tables(kept, names)) in (PROJECT / "README.md").read_text()
+    table = compare.overview(compare.read_results(kept, names))
+    assert table in (PROJECT / "README.md").read_text()
     # Student's t with 4 degrees of freedom: 2.776 times 1/√2, the standard error of 1 to 5.
-    five = compare.Result("FedNNNN", [1.0, 2.0, 3.0, 4.0, 5.0], [None] * 5, 1.0, {})
-    assert five.half_width == pytest.approx(2.7764 / 2**0.5, abs=1e-4)
+    five = pd.Series([1.0, 2.0, 3.0, 4.0, 5.0])
+    rows = pd.DataFrame({"final": five, "reached": 1, "agreement": 1.0})
+    (half,) = compare.summary(rows.assign(condition="", method=""))["half"]
+    assert half == pytest.approx(2.7764 / 2**0.5, abs=1e-4)
     # Differences of 1 ± 0.5 and of 0.1 ± 0.5: the smaller p counts twice.
-    above = [
-        [x + y for x, y in zip(five.finals, (d - 0.5, d, d + 0.5, d, d), strict=True)]
-        for d in (1.0, 0.1)
-    ]
-    found = compare.compared(
-        [five, *(five._replace(name=str(each[1]), finals=each) for each in above)]
-    )
-    (much, p), (little, other) = found.values()
-    assert (much, little) == pytest.approx((1.0, 0.1))
+    noise = pd.Series([-0.5, 0.0, 0.5, 0.0, 0.0])
+    finals = pd.DataFrame({"FedNNNN": five, "a": five + 1.0 + noise, "b": five + 0.1 + noise})
+    found = compare.compared(finals)
+    assert found["difference"].tolist() == pytest.approx([1.0, 0.1])
     alone = [float(compare.stats.t.sf(abs(d) / (0.125**0.5 / 5**0.5), 4) * 2) for d in (1.0, 0.1)]
-    assert (p, other) == pytest.approx((2 * alone[0], alone[1]))
+    assert found["p"].tolist() == pytest.approx([2 * alone[0], alone[1]])
