@@ -75,11 +75,12 @@ def move(
     optimizer: Optimizer,
     closure: Closure | None,
     ratio: Callable[[dict[str, Any]], float] = lambda _: 1.0,
+    memory: str = "momentum",
 ) -> Loss:
     """Apply ``d ← γ d + ratio β S; w ← w + η d``, but nothing at ratio 0; return the loss.
 
     β is 1 in a rule without it; where γ is 0, as in a rule without it, no ``d`` is kept. The ratio
-    of a group is computed after the closure.
+    of a group is computed after the closure. ``memory`` is the name of ``d`` in checkpoints.
     """
     loss = loss_of(closure)
     # All groups are read before any moves: a missing value leaves the model as it was.
@@ -97,9 +98,9 @@ def move(
             step = parameter.grad * -(scale * beta)
             if gamma > 0.0:
                 state = optimizer.state[parameter]
-                if "momentum" in state:
-                    step = state["momentum"].mul_(gamma).add_(step)
+                if memory in state:
+                    step = state[memory].mul_(gamma).add_(step)
                 else:
-                    state["momentum"] = step
+                    state[memory] = step
             parameter.add_(step, alpha=lr)
     return loss

@@ -1,11 +1,10 @@
 """FedAdagrad, a baseline: Adagrad on the server."""
 
 from torch import Tensor
-from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Loss, Params
+from fednnnn_plugin.server.gradients import Params
 from fednnnn_plugin.server.rules import decay, rule
-from fednnnn_plugin.server.rules.fedadam import KEYS, adaptive_step, check_groups
+from fednnnn_plugin.server.rules.fedadam import KEYS, FedAdam
 
 
 @rule(
@@ -14,7 +13,7 @@ from fednnnn_plugin.server.rules.fedadam import KEYS, adaptive_step, check_group
     server_tau=KEYS["server_tau"],
     evaluated="served",
 )
-class FedAdagrad(Optimizer):
+class FedAdagrad(FedAdam):
     r"""FedAdagrad: Adagrad on the server, applied to the average update.
 
     .. math:: v_t = v_{t-1} + S^2
@@ -25,14 +24,7 @@ class FedAdagrad(Optimizer):
     """
 
     def __init__(self, params: Params, lr: float, beta1: float = 0.0, tau: float = 1e-3) -> None:
-        defaults = {"lr": lr, "beta1": beta1, "beta2": 0.0, "tau": tau}
-        super().__init__(params, defaults)
-        check_groups(self)
+        super().__init__(params, lr, beta1, 0.0, tau)
 
-    def step(self, closure: Closure | None = None) -> Loss:
-        """Make a step."""
-        return adaptive_step(self, closure, _adagrad)
-
-
-def _adagrad(v: Tensor, square: Tensor, _: float) -> None:
-    v.add_(square)
+    def _move_second_moment(self, v: Tensor, square: Tensor, beta2: float) -> None:
+        v.add_(square)

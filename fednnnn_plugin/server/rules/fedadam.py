@@ -1,7 +1,7 @@
 """FedAdam, a baseline: Adam on the server."""
 
 import math
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ from fednnnn_plugin.server.gradients import (
 )
 from fednnnn_plugin.server.rules import decay, positive, rule
 
-# The ranges of FedAdam and FedYogi; the defaults are the source's, which has none for η and
-# searches it by half powers of ten.
+# The defaults are the source's, which has none for η and searches it by half powers of ten.
 KEYS = {
     "server_lr": positive(argument="lr", grid=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
     "server_beta1": decay(default=0.9, argument="beta1"),
@@ -27,60 +26,6 @@ KEYS = {
     "server_tau": positive(default=1e-3, argument="tau"),
 }
 adaptive = rule(wants=(), evaluated="served", place=None, client_method=None, **KEYS)
-
-
-def check_groups(optimizer: Optimizer) -> None:
-    """Refuse a value out of range; a τ whose square, the first v, is 0 or infinite in a dtype."""
-    for group in optimizer.param_groups:
-        for name in ("lr", "beta1", "beta2", "tau"):
-            KEYS[f"server_{name}"].checked(name, group[name])
-        for dtype in {parameter.dtype for parameter in group["params"]}:
-            form = torch.finfo(dtype)
-            low, high = math.sqrt(form.smallest_normal * form.eps), math.sqrt(form.max)
-            if not low <= group["tau"] <= high:
-                raise UserError(
-                    f"{type(optimizer).__name__}: tau: {group['tau']!r}: must be from {low:.2g} to "
-                    f"{high:.2g}: its square is the first v, in {dtype}"
-                )
-
-
-@torch.no_grad()
-def adaptive_step(
-    optimizer: Optimizer,
-    closure: Closure | None,
-    second_moment: Callable[[Tensor, Tensor, float], object],
-) -> Loss:
-    """Apply ``m ← β1 m + (1 - β1) S; w ← w + η m / (√v + τ)``, element by element.
-
-    ``second_moment`` moves v in place, given v, S² and β2.
-    """
-    loss = loss_of(closure)
-    check_groups(optimizer)
-    for group in optimizer.param_groups:  # all are read before any moves
-        required_value(optimizer, "lr", group["lr"])
-    check_finite(optimizer)
-    for group in optimizer.param_groups:
-        lr, beta1, tau = group["lr"], group["beta1"], group["tau"]
-        for parameter in group["params"]:
-            if parameter.grad is None:
-                continue
-            update = -parameter.grad
-            state = optimizer.state[parameter]
-            if not state:
-                state["momentum"] = torch.zeros_like(parameter)
-                state["second_moment"] = torch.full_like(parameter, tau**2)
-            m, v = state["momentum"], state["second_moment"]
-            # Plain operations, each rounded by IEEE 754: the bits depend on no vector width or
-            # number of threads. torch promises nothing of the kind for its fused ones.
-            m.mul_(beta1).add_(update * (1 - beta1))
-            second_moment(v, update.square(), group["beta2"])
-            if not v.isfinite().all():  # m / ∞ = 0 would stop those elements for good, unseen
-                raise RunError(
-                    f"{type(optimizer).__name__}: v is no longer finite: the square of an average "
-                    f"update is beyond {v.dtype}"
-                )
-            parameter.add_(m.div(v.sqrt().add_(tau)).mul_(lr))
-    return loss
 
 
 @adaptive
@@ -117,12 +62,63 @@ class FedAdam(Optimizer):
     ) -> None:
         defaults = {"lr": lr, "beta1": beta1, "beta2": beta2, "tau": tau}
         super().__init__(params, defaults)
-        check_groups(self)
+        self._check_groups()
 
+    @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Loss:
         """Make a step."""
-        return adaptive_step(self, closure, _adam)
+        loss = loss_of(closure)
+        self._check_groups()
+        for group in self.param_groups:  # all are read before any moves
+            required_value(self, "lr", group["lr"])
+        check_finite(self)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._move(parameter, -parameter.grad, **group)
+        return loss
 
+    def _move(
+        self,
+        parameter: Tensor,
+        update: Tensor,
+        *,
+        lr: float,
+        beta1: float,
+        tau: float,
+        **group: Any,
+    ) -> None:
+        """Make a step of one parameter by its part of S."""
+        state = self.state[parameter]
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+            state["second_moment"] = torch.full_like(parameter, tau**2)
+        m, v = state["momentum"], state["second_moment"]
+        # Plain operations, each rounded by IEEE 754: the bits depend on no vector width or
+        # number of threads. torch promises nothing of the kind for its fused ones.
+        m.mul_(beta1).add_(update * (1 - beta1))
+        self._move_second_moment(v, update.square(), group["beta2"])
+        if not v.isfinite().all():  # m / ∞ = 0 would stop those elements for good, unseen
+            raise RunError(
+                f"{type(self).__name__}: v is no longer finite: the square of an average "
+                f"update is beyond {v.dtype}"
+            )
+        parameter.add_(m.div(v.sqrt().add_(tau)).mul_(lr))
 
-def _adam(v: Tensor, square: Tensor, beta2: float) -> None:
-    v.mul_(beta2).add_(square * (1 - beta2))
+    def _move_second_moment(self, v: Tensor, square: Tensor, beta2: float) -> None:
+        """Move v in place, given S² and β₂."""
+        v.mul_(beta2).add_(square * (1 - beta2))
+
+    def _check_groups(self) -> None:
+        """Refuse a value out of range; a τ whose square, the first v, is 0 or infinite."""
+        for group in self.param_groups:
+            for name in ("lr", "beta1", "beta2", "tau"):
+                KEYS[f"server_{name}"].checked(name, group[name])
+            for dtype in {parameter.dtype for parameter in group["params"]}:
+                form = torch.finfo(dtype)
+                low, high = math.sqrt(form.smallest_normal * form.eps), math.sqrt(form.max)
+                if not low <= group["tau"] <= high:
+                    raise UserError(
+                        f"{type(self).__name__}: tau: {group['tau']!r}: must be from {low:.2g} to "
+                        f"{high:.2g}: its square is the first v, in {dtype}"
+                    )

@@ -1,16 +1,8 @@
 """FedAvgM, a baseline: server momentum as its source and as Adaptive Federated Optimization."""
 
-import torch
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import (
-    Closure,
-    Loss,
-    Params,
-    check_finite,
-    loss_of,
-    required_value,
-)
+from fednnnn_plugin.server.gradients import Closure, Loss, Params, move
 from fednnnn_plugin.server.rules import decay, positive, rule
 
 LR = positive(default=1.0, argument="lr", grid=(0.1, 0.3, 1.0, 3.0))
@@ -47,27 +39,11 @@ class FedAvgM(Optimizer):
     ) -> None:
         defaults = {
             "lr": LR.checked("lr", lr),
-            "momentum": MOMENTUM.checked("momentum", momentum),
-            "dampening": DAMPENING.checked("dampening", dampening),
+            "gamma": MOMENTUM.checked("momentum", momentum),
+            "beta": 1 - (DAMPENING.checked("dampening", dampening) or 0.0),
         }
         super().__init__(params, defaults)
 
-    @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Loss:
         """Make a step."""
-        loss = loss_of(closure)
-        for group in self.param_groups:  # all are read before any moves
-            required_value(self, "lr", group["lr"])
-            required_value(self, "momentum", group["momentum"], below=1.0)
-            required_value(self, "dampening", group["dampening"], below=1.0)
-        check_finite(self)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                step, state = parameter.grad * (group["dampening"] - 1), self.state[parameter]
-                if "velocity" in state:
-                    step = state["velocity"].mul_(group["momentum"]).add_(step)
-                state["velocity"] = step
-                parameter.add_(step, alpha=group["lr"])
-        return loss
+        return move(self, closure, memory="velocity")
