@@ -2,6 +2,7 @@
 
 import argparse
 import gzip
+import json
 import logging
 import math
 import shutil
@@ -35,6 +36,7 @@ CONDITIONS: dict[str, tuple[str, Settings]] = {
         ("two_classes", "two classes a client", {"partition_method": "n_class"}),
     )
 }
+RECORDED = ["round", "test_acc", "mean_update_norm", "mean_client_norm"]
 RATES = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2)
 TWO, FOUR = (0.05, 0.1), (0.02, 0.05, 0.1, 0.2)
 
@@ -119,7 +121,8 @@ def read_results(page: Path, names: list[str]) -> pd.DataFrame:
     there = [condition for condition in CONDITIONS if (page / condition).exists()]
     for condition, name, seed in product(there, names, SEEDS):
         packed = page / condition / name / f"seed{seed}.jsonl.gz"
-        rounds = pd.read_json(packed, lines=True, precise_float=True)
+        records = map(json.loads, gzip.decompress(packed.read_bytes()).splitlines())
+        rounds = pd.DataFrame(records, columns=RECORDED)
         moved = rounds["mean_client_norm"].where(rounds["mean_client_norm"] > 0)
         row = {"condition": condition, "method": name, "seed": seed}
         row["final"] = 100 * rounds["test_acc"].iloc[-1]
