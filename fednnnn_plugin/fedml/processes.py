@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,6 +21,11 @@ from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.recipe import Recipe
 
 _log = logging.getLogger(__name__)
+_LATE = 60.0  # seconds after which a rank says what it waits for
+_OTHERS = (
+    "still waiting for the other ranks: each must run this script, with the same method of "
+    "fednnnn-plugin as federated_optimizer"
+)
 
 
 def simulation_ranks(recipe: Recipe) -> Ranks:
@@ -32,7 +38,14 @@ def simulation_ranks(recipe: Recipe) -> Ranks:
 
 @cache  # making them is a collective call of all processes
 def _ranks(backend: str) -> Ranks:
-    ranks = choose_ranks(backend)
+    # A rank whose file names a method of FedML's own never comes.
+    waiting = threading.Timer(_LATE, _log.warning, [_OTHERS])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        ranks = choose_ranks(backend)
+    finally:
+        waiting.cancel()
     if ranks.size > 1:
         _end_all_on_uncaught(ranks.abort)
     return ranks

@@ -3,6 +3,7 @@
 import logging
 import re
 import sys
+import threading
 from importlib.metadata import requires
 from types import ModuleType, SimpleNamespace
 
@@ -131,6 +132,16 @@ def test_simulation_ends_with_one_ranks_mistake(monkeypatch) -> None:
     with pytest.raises(SystemExit) as left:
         fedml.data.load(fedml_args(**values))
     assert left.value.code == 2
+
+
+def test_rank_that_waits_for_one_of_fedmls_method_says_so(monkeypatch) -> None:
+    """Whose federated_optimizer is FedML's: it never comes."""
+    said = threading.Event()
+    monkeypatch.setattr(processes, "_LATE", 0.0)
+    monkeypatch.setattr(processes._log, "warning", lambda *_: said.set())
+    monkeypatch.setattr(processes, "choose_ranks", lambda backend: (said.wait(60), Ranks())[1])
+    assert processes._ranks.__wrapped__("MPI").size == 1
+    assert said.is_set()
 
 
 def test_keys_without_effect_and_near_misses_are_named(started, caplog) -> None:
