@@ -461,24 +461,6 @@ def test_digest_of_a_function_survives_its_use_and_not_an_edit(old: str, new: st
     assert code_digests(edited["loss"], edited["focal"]) != before
 
 
-def test_digest_is_of_the_code_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not of a file that was edited since its import."""
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    file = tmp_path / "own_edited.py"
-    file.write_text("def f():\n    return 1\n")
-    function = importlib.import_module("own_edited").f
-    before = code_digests(function)
-    file.write_text("def f():\n    return 23\n")
-    linecache.checkcache(str(file))
-    edited = code_digests(function)
-    importlib.reload(sys.modules["own_edited"])
-    assert (
-        len({str(each) for each in (before, edited, code_digests(sys.modules["own_edited"].f))})
-        == 3
-    )
-
-
 def test_digest_says_what_it_does_not_cover() -> None:
     """Never fails on it: a generator's place, a variable whose assignment is nowhere."""
     model = Wide([torch.Generator(), threading.Lock()])

@@ -5,7 +5,6 @@ import logging
 import random
 import threading
 import types
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -25,7 +24,6 @@ from fednnnn_plugin.fingerprint.structure import (
     attributes_of,
     changed_by_use,
     names_of,
-    script_of,
     structure_of,
     tensors_of,
 )
@@ -215,10 +213,6 @@ def _told_of_object(thing: object) -> Iterator[object]:
     yield f"object {kind.__qualname__}"
     if kind in MADE_OF:
         yield from (getattr(thing, name) for name in MADE_OF[kind])
-    elif isinstance(thing, weakref.ref):
-        yield thing()
-    elif isinstance(thing, torch.jit.ScriptFunction):
-        yield script_of(thing)
     elif isinstance(thing, torch.optim.Optimizer):
         yield from (kind, thing.defaults)
     elif isinstance(thing, _GENERATORS):

@@ -1,9 +1,12 @@
 """The text of the code that runs, from a file or a notebook's cell, and what it refers to."""
 
 import ast
+import inspect
 import linecache
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from tokenize import TokenError
 from types import CodeType
 from typing import NamedTuple
 
@@ -30,62 +33,44 @@ class Source(NamedTuple):
 
 
 def source_of(code: CodeType) -> Source:
-    """Return a function's source; its bytecode where no text compiles to it.
+    """Return a function's source; its bytecode where there is no text of it alone.
 
-    The text may be missing, as after ``exec``, or be of a file that was edited since its import.
+    As after ``exec``, or of several lambdas on a line.
     """
-    for _ in range(2):
-        tree, codes = _parsed(code.co_filename, "".join(linecache.getlines(code.co_filename)))
-        if code in codes:
-            nodes = [node for node in ast.walk(tree) if _is_of(node, code)]
-            found = _read(*nodes)
-            alone = len(nodes) == 1  # not of several lambdas on a line
-            return found if alone else found._replace(text=found.text + _bytecode(code))
+    with suppress(SyntaxError, TokenError):
         linecache.checkcache(code.co_filename)
-    names = frozenset(name for each in _codes(code) for name in each.co_names)
-    return Source(_bytecode(code), names)
+        following = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+        text = "".join(inspect.getblock(following))
+        tree = ast.parse(f"if 1:\n{text}" if text[:1].isspace() else text)
+        functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTION)]
+        own = [node for node in functions if getattr(node, "name", "<lambda>") == code.co_name]
+        if own and (len(own) == 1 or code.co_name != "<lambda>"):
+            return _read(own[0])
+    return Source(_bytecode(code), frozenset(_names(code)))
 
 
 def assignment(file: str, name: str) -> Source | None:
     """Return what assigns a module's variable, at the top of a file or cell; None if unknown."""
-    tree, _ = _parsed(file, "".join(linecache.getlines(file)))
-    nodes = [node for node in tree.body if name in _targets(node)]
+    nodes = [node for node in _tree(file).body if name in _targets(node)]
     return _read(*nodes) if nodes else None
 
 
 def rebound(file: str) -> frozenset[str]:
     """Return the variables of a file's module that its functions assign."""
-    tree, _ = _parsed(file, "".join(linecache.getlines(file)))
-    return frozenset(
-        name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names
-    )
+    globals_ = (node.names for node in ast.walk(_tree(file)) if isinstance(node, ast.Global))
+    return frozenset(name for names in globals_ for name in names)
+
+
+def _tree(file: str) -> ast.Module:
+    return _parsed("".join(linecache.getlines(file)))
 
 
 @cache
-def _parsed(file: str, text: str) -> tuple[ast.Module, frozenset[CodeType]]:
+def _parsed(text: str) -> ast.Module:
     try:
-        compiled = compile(text, file, "exec", dont_inherit=True)
-        return ast.parse(text), frozenset(_codes(compiled))
+        return ast.parse(text)
     except (SyntaxError, ValueError):  # a cell with a magic command, for example
-        return ast.Module([], []), frozenset()
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code and all that are in it, as of lambdas and classes."""
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _codes(const)
-
-
-def _is_of(node: ast.AST, code: CodeType) -> bool:
-    if not isinstance(node, _FUNCTION):
-        return False
-    name = getattr(node, "name", "<lambda>")
-    first = min(
-        [node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))]
-    )
-    return name == code.co_name and first == code.co_firstlineno
+        return ast.Module([], [])
 
 
 def _targets(node: ast.stmt) -> set[str]:
@@ -140,11 +125,17 @@ def _without_docstrings(node: ast.AST) -> ast.AST:
     return copied
 
 
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names in a code and in all that are in it, as of lambdas and classes."""
+    yield from code.co_names
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _names(const)
+
+
 def _bytecode(code: CodeType) -> str:
     """Return what a code is compiled to, in words; comments, places and docstrings do not count."""
-    consts = [
-        *(each for each in code.co_consts if not isinstance(each, CodeType)),
-    ]
+    consts = [each for each in code.co_consts if not isinstance(each, CodeType)]
     if consts and isinstance(consts[0], str) and code.co_name != "<lambda>":
         consts = consts[1:]  # which may be its docstring
     shown = [sorted(map(repr, each)) if isinstance(each, frozenset) else each for each in consts]

@@ -88,7 +88,7 @@ def attributes_of(thing: object) -> Iterator[tuple[str, object]]:
     }
     of_class = _OF_ANY_MODULE if isinstance(thing, nn.Module) else frozenset[str]()
     if isinstance(thing, torch.jit.ScriptModule):
-        yield "code", script_of(thing)
+        yield "code", [*_script_of(thing)]
     elif isinstance(thing, torch.fx.GraphModule):
         yield "code", thing.code
         yield from ((name, v) for name, v in vars(thing).items() if isinstance(v, Tensor))
@@ -115,15 +115,13 @@ def _hooks(module: nn.Module) -> Iterator[object]:
             yield (kind, number in getattr(module, f"{kind}_with_kwargs", ()), hook)
 
 
-def script_of(script: Any) -> list[object]:
-    """Return what a traced or scripted module or function computes, as its file would have it."""
-    found: list[object] = []
-    scripts: Any = script.modules() if isinstance(script, nn.Module) else [script]
+def _script_of(script: torch.jit.ScriptModule) -> Iterator[object]:
+    """Yield what a traced or scripted module computes, as its file would have it."""
+    scripts: Any = script.modules()
     for each in scripts:
         with suppress(Exception):  # it has no forward
             text, constants = each.code_with_constants
-            found += (re.sub(r"___torch_mangle_\d+\.", "", text), constants.const_mapping)
-    return found
+            yield re.sub(r"___torch_mangle_\d+\.", "", text), constants.const_mapping
 
 
 def changed_by_use(kind: type) -> set[str]:

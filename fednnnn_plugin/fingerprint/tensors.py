@@ -15,7 +15,7 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     digest = blake2b(digest_size=BYTES)
     for name, tensor in tensors:
         for part in _dense(tensor):
-            digest.update(f"{name} {part.dtype} {list(part.shape)};".encode())
+            digest.update(f"{name} {tensor.layout} {part.dtype} {list(part.shape)};".encode())
             if not part.is_meta:  # it has no values
                 flat = part.cpu().contiguous().reshape(-1)
                 digest.update(flat.view(torch.uint8).numpy().data)
@@ -26,21 +26,13 @@ def _dense(tensor: Tensor) -> Sequence[Tensor]:
     """Return what a tensor is made of, as a graph's adjacency is of indices and values."""
     if is_lazy(tensor):
         return ()
-    tensor, size = tensor.detach(), torch.tensor(tensor.shape) if not tensor.is_nested else None
-    if size is None:
+    tensor = tensor.detach()
+    if tensor.is_nested:
         return tensor.unbind()
-    parts: tuple[Tensor, ...]
-    match tensor.layout:
-        case torch.sparse_coo:
-            tensor = tensor.coalesce()
-            parts = tensor.indices(), tensor.values()
-        case torch.sparse_csr | torch.sparse_bsr:
-            parts = tensor.crow_indices(), tensor.col_indices(), tensor.values()
-        case torch.sparse_csc | torch.sparse_bsc:
-            parts = tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-        case torch.strided:
-            plain = tensor.dequantize() if tensor.is_quantized else tensor
-            return (plain.resolve_conj().resolve_neg(),)
-        case _:  # mkldnn's
-            return (tensor.to_dense(),)
-    return size, *parts
+    if tensor.layout is torch.strided:
+        plain = tensor.dequantize() if tensor.is_quantized else tensor
+        return (plain.resolve_conj().resolve_neg(),)
+    if tensor.is_mkldnn:
+        return (tensor.to_dense(),)
+    sparse = tensor.to_sparse_coo().coalesce()
+    return torch.tensor(tensor.shape), sparse.indices(), sparse.values()

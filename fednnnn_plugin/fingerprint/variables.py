@@ -6,13 +6,11 @@ from contextlib import suppress
 from importlib.util import resolve_name
 from typing import Any, NamedTuple
 
-import torch
-
 from fednnnn_plugin.fingerprint.source_text import Source, assignment, rebound
 from fednnnn_plugin.fingerprint.structure import BUILT_IN, MADE_OF, PLAIN, is_plain
 from fednnnn_plugin.user_code import is_installed, own_module
 
-_CODE = (types.FunctionType, type, *MADE_OF, *BUILT_IN, torch.jit.ScriptFunction)
+_CODE = (types.FunctionType, type, *MADE_OF, *BUILT_IN)
 
 
 class Unknown(NamedTuple):
