@@ -14,7 +14,7 @@ from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.admission import AVERAGED, OF_AVERAGED, check_dense
-from fednnnn_plugin.user_code import exception_text, user_code
+from fednnnn_plugin.user_code import user_code
 
 _SAME = 1e-3  # of the largest logit: another order of additions makes less
 
@@ -67,11 +67,13 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
                 "registered with persistent=False"
             )
     try:
-        # A state may follow the mode, as weights that are merged for a test: w_0 is of training.
-        return copy.deepcopy(model).train()
-    except (Exception, SystemExit) as error:
-        why = _why_not_copied(model) or exception_text(error)
-        raise UserError(f"{where} cannot be copied: {why}") from error
+        with user_code(f"{where} cannot be copied"):
+            # A state may follow the mode, as weights merged for a test: w_0 is of training.
+            return copy.deepcopy(model).train()
+    except UserError as error:
+        if why := _why_not_copied(model):
+            raise UserError(f"{where} cannot be copied: {why}") from error
+        raise
 
 
 def _why_not_copied(model: nn.Module) -> str:

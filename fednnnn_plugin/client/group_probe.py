@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
+from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.seeds import derive_seed, isolated_generators
 from fednnnn_plugin.server.layout import ModelState
-from fednnnn_plugin.user_code import exception_text
+from fednnnn_plugin.user_code import user_code
 
 _SIZES = 3, 2  # of two clients: the second one's batch is padded
 _EPOCHS = 2
@@ -38,27 +39,41 @@ def why_not_together(
     images, labels = images[: sum(_SIZES)].cpu(), labels[: sum(_SIZES)].cpu()
     if len(labels) < sum(_SIZES):
         return "there are too few samples to try it"
-    places = torch.arange(len(labels)).split(_SIZES)
     try:
-        with isolated_generators(_SEED, "client"):
-            start = copy.deepcopy(Replica(copy.deepcopy(model)).state)
-            group = GroupSGD(sgd, model, images, labels, normalisation)
-            seeds = [derive_seed(_SEED, "client", 1, client) for client in range(len(_SIZES))]
-            together = group.train(start, [[own] * _EPOCHS for own in places], seeds=seeds)
-        inputs = (normalisation(images) if normalisation else images).to(torch.float64)
-        for client, own in enumerate(places):
-            with isolated_generators(_SEED, "client", 1, client):
-                replica = Replica(copy.deepcopy(model))
-                sgd.train(replica, [[(inputs[own].clone(), labels[own])]] * _EPOCHS)
-            if not _same(together, client, replica.state, start):
-                return (
-                    "a step of two clients together is not what each makes alone: a layer mixes "
-                    "channels, or draws, in a way that is not known, or a loss is no mean over "
-                    "samples"
-                )
-    except (Exception, SystemExit) as error:
-        return f"a step of two clients together raised {exception_text(error)}"
-    return ""
+        with user_code("a step of two clients together"):
+            alike = _are_alike(model, sgd, images, labels, normalisation)
+    except (UserError, RunError) as error:
+        return str(error)
+    if alike:
+        return ""
+    return (
+        "a step of two clients together is not what each makes alone: a layer mixes channels, or "
+        "draws, in a way that is not known, or a loss is no mean over samples"
+    )
+
+
+def _are_alike(
+    model: nn.Module,
+    sgd: LocalSGD,
+    images: Tensor,
+    labels: Tensor,
+    normalisation: Callable[[Tensor], Tensor] | None,
+) -> bool:
+    """Tell whether two clients make the same together as each makes alone."""
+    places = torch.arange(len(labels)).split(_SIZES)
+    with isolated_generators(_SEED, "client"):
+        start = copy.deepcopy(Replica(copy.deepcopy(model)).state)
+        group = GroupSGD(sgd, model, images, labels, normalisation)
+        seeds = [derive_seed(_SEED, "client", 1, client) for client in range(len(_SIZES))]
+        together = group.train(start, [[own] * _EPOCHS for own in places], seeds=seeds)
+    inputs = (normalisation(images) if normalisation else images).to(torch.float64)
+    for client, own in enumerate(places):
+        with isolated_generators(_SEED, "client", 1, client):
+            replica = Replica(copy.deepcopy(model))
+            sgd.train(replica, [[(inputs[own].clone(), labels[own])]] * _EPOCHS)
+        if not _same(together, client, replica.state, start):
+            return False
+    return True
 
 
 def _same(together: ModelState, client: int, alone: ModelState, start: ModelState) -> bool:

@@ -2,12 +2,16 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.user_code import user_code
 
 _FEW = 256  # samples, of which some are yes and some no
 _OF_NUMBERS = ("bce_with_logits", "mse")
@@ -90,12 +94,10 @@ class Loss:
     @torch.no_grad()
     def value(self, outputs: Tensor, targets: Tensor) -> float | None:
         """Return the loss of outputs that may be out of its range; None where it raises."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return float(self.mean(outputs, targets))
-        except (Exception, SystemExit):
-            return None
+        with suppress(UserError), user_code("loss"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return float(self.mean(outputs, targets))
+        return None
 
     @property
     def _kind(self) -> type:
