@@ -20,7 +20,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.recipe.schema import DataArgs
-from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.records import Evaluation
 
 from .support import commands

@@ -22,10 +22,11 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.processes.forks import Forks, why_not_forked
 from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.rounds.augmentation import Augmentation
-from fednnnn_plugin.rounds.batches import Batch, LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.rounds.batches import Batch, LoaderBatches, TensorBatches
 from fednnnn_plugin.rounds.evaluation import batch_to_test
 from fednnnn_plugin.rounds.executor import Executor, OwnTest, Training
 from fednnnn_plugin.rounds.groups import MEMORY
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.training import TrainTogether, train_alone, train_by, train_in_slots
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators

@@ -50,11 +50,12 @@ from fednnnn_plugin.processes.devices import (
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.processes.ranks import Ranks, agreed
 from fednnnn_plugin.recipe import Recipe, dump_recipe
-from fednnnn_plugin.rounds.batches import LoaderData, client_steps
+from fednnnn_plugin.rounds.batches import client_steps
 from fednnnn_plugin.rounds.client_results import NO_CLASSES, classes_of
 from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.groups import kept_widths, room_on, widest_group
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.simulation import Federation, TrainState, simulate_round
 from fednnnn_plugin.rounds.stopping import StopWatch
 from fednnnn_plugin.run_folder.client_files import ClientFiles

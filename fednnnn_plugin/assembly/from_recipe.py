@@ -25,9 +25,9 @@ from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe, overridden_keys
 from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.recipe.schema import TrackingArgs
-from fednnnn_plugin.rounds.batches import LoaderData
 from fednnnn_plugin.rounds.evaluation import higher_is_better
-from fednnnn_plugin.rounds.simulation import Schedule
+from fednnnn_plugin.rounds.loaders import LoaderData
+from fednnnn_plugin.rounds.schedule import Schedule
 from fednnnn_plugin.rounds.stopping import ACCURACY, LOSS, STOP, Stop
 from fednnnn_plugin.run_folder.folder import Mode
 from fednnnn_plugin.run_folder.round_watch import Thresholds

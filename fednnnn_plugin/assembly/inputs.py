@@ -18,7 +18,7 @@ from fednnnn_plugin.models import MODEL, Form, create_model, form_of, is_built_i
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.data_spec import data_spec
-from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.training import ForeignTester, ForeignTrainer
 from fednnnn_plugin.user_code import find_code, is_own
 

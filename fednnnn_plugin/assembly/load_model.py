@@ -20,7 +20,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, in_python, printable, reason
 from fednnnn_plugin.models import MODEL, form_in
 from fednnnn_plugin.recipe import Recipe, load_recipe
-from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.tensor_files import read_tensors
 from fednnnn_plugin.user_code import names_code, names_object, object_name, refuse_code

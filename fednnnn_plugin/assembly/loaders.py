@@ -18,7 +18,7 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.data_spec import loss_name
-from fednnnn_plugin.rounds.batches import Chained, LoaderData, PairLoader, follow_the_engine
+from fednnnn_plugin.rounds.loaders import Chained, LoaderData, PairLoader, follow_the_engine
 from fednnnn_plugin.seeds import isolated_generators, torch_generator
 from fednnnn_plugin.user_code import call_code, user_code
 

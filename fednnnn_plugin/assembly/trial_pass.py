@@ -16,7 +16,8 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.rounds.batches import Batch, LoaderData, PairLoader
+from fednnnn_plugin.rounds.batches import Batch
+from fednnnn_plugin.rounds.loaders import LoaderData, PairLoader
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import exception_text, user_code
 

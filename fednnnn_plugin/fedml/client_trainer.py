@@ -30,14 +30,9 @@ from fednnnn_plugin.fedml.settings import client_recipe, script_functions
 from fednnnn_plugin.models import is_built_in
 from fednnnn_plugin.processes.devices import usable_cores
 from fednnnn_plugin.processes.numerics import numerics
-from fednnnn_plugin.rounds.batches import (
-    Batches,
-    LoaderBatches,
-    LoaderData,
-    TensorBatches,
-    follow_the_engine,
-)
+from fednnnn_plugin.rounds.batches import Batches, LoaderBatches, TensorBatches
 from fednnnn_plugin.rounds.evaluation import tally
+from fednnnn_plugin.rounds.loaders import LoaderData, follow_the_engine
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import on_threads
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.rounds.batches import LoaderData, follow_the_engine
+from fednnnn_plugin.rounds.loaders import LoaderData, follow_the_engine
 from fednnnn_plugin.seeds import derive_seed
 
 _log = logging.getLogger(__name__)

@@ -1,109 +1,20 @@
 """A federation's data as mini-batches: staged tensors, or whatever iterables a user brought."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, count, islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, islice
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.data.tables import inputs_and_labels_of
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.rounds.augmentation import Augmentation
+from fednnnn_plugin.rounds.loaders import LoaderData, batches_in
 from fednnnn_plugin.seeds import torch_generator
 
 Batch = tuple[Tensor, Tensor]
 AnyOrder = bool | Callable[[Tensor], bool]
-
-
-@dataclass(frozen=True)
-class LoaderData:
-    """A FedML data set: an iterable of (inputs, labels) batches for each client, one for the test.
-
-    Nothing is known of the iterables; they may draw from the global generators. Clients may have
-    ``client_tests`` of their own.
-    """
-
-    train_loaders: Mapping[int, Iterable[Any]]
-    sizes: Mapping[int, int]
-    test_loader: Iterable[Any]
-    num_classes: int
-    client_tests: Mapping[int, Iterable[Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        loaders = [("its test data", self.test_loader)]
-        loaders += [(f"client {key}'s data", loader) for key, loader in self.train_loaders.items()]
-        loaders += [(f"client {k}'s test data", loader) for k, loader in self.client_tests.items()]
-        for whose, loader in loaders:
-            if isinstance(loader, Iterator):
-                kind = type(loader).__name__
-                raise UserError(
-                    f"dataset: {whose}: {kind}, which can be gone through once: must be a "
-                    "DataLoader or a list of batches"
-                )
-
-    @property
-    def num_clients(self) -> int:
-        """K."""
-        return len(self.train_loaders)
-
-    def client_size(self, client: int) -> int:
-        """Return the number of samples of one client."""
-        return self.sizes[client]
-
-    @property
-    def has_client_tests(self) -> bool:
-        """Tell whether a client has a test part."""
-        return bool(self.client_tests)
-
-
-@dataclass(frozen=True)
-class PairLoader:
-    """A loader whose batches may be mappings, as one of pairs of inputs and labels."""
-
-    loader: DataLoader[Any]
-    where: str
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self._pair, self.loader)
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def _pair(self, batch: object) -> object:
-        if not isinstance(batch, Mapping):
-            return batch
-        inputs, labels = inputs_and_labels_of(batch, f"{self.where}: a batch")
-        return batch[inputs], batch[labels]
-
-
-@dataclass(frozen=True)
-class Chained:
-    """The batches of several loaders, one after another."""
-
-    loaders: Sequence[Iterable[Any]]
-
-    def __iter__(self) -> Iterator[Any]:
-        return chain.from_iterable(self.loaders)
-
-
-def follow_the_engine(loader: Any) -> None:
-    """Have a loader draw from torch's global generator, which the engine seeds for each client.
-
-    Its own generators, and those of workers that stay, continue from pass to pass: they would
-    differ after an interruption.
-    """
-    if isinstance(loader, DataLoader):
-        vars(loader).update(persistent_workers=False, _iterator=None)  # it refuses to set the first
-    if isinstance(loader, DataLoader | Sampler):
-        if isinstance(getattr(loader, "generator", None), torch.Generator):
-            loader.generator = torch.default_generator  # type: ignore[union-attr]
-        for inner in ("sampler", "batch_sampler"):
-            follow_the_engine(getattr(loader, inner, None))
 
 
 def client_steps(data: FederatedData | LoaderData, sgd: LocalSGD) -> list[int]:
@@ -115,19 +26,8 @@ def client_steps(data: FederatedData | LoaderData, sgd: LocalSGD) -> list[int]:
             batches.append(-(-size // sgd.batch_of(size)))
             continue
         why, loader = "the method needs the number of batches", data.train_loaders[client]
-        batches.append(0 if sgd.local_steps else _length(loader, client, "client_method", why))
+        batches.append(0 if sgd.local_steps else batches_in(loader, client, "client_method", why))
     return [sgd.steps(count) for count in batches]
-
-
-def _length(loader: Any, client: int, key: str, why: str) -> int:
-    """Return how many batches a client's loader has."""
-    try:
-        return len(loader)
-    except TypeError as error:
-        raise UserError(
-            f"train_args.{key}: client {client}'s data: {type(loader).__name__}: must have a "
-            f"length, as {why}"
-        ) from error
 
 
 class _Counted:
@@ -230,7 +130,7 @@ class LoaderBatches(Batches):
                 yield stage(loader)
             return
         why = "a part of an epoch is of it; or set local_steps in the place of epochs"
-        batches = 0 if self._sgd.local_steps else _length(loader, client, "epochs", why)
+        batches = 0 if self._sgd.local_steps else batches_in(loader, client, "epochs", why)
         left = self._sgd.steps(batches)
         while left > 0:
             passed = _Counted(loader, left)

@@ -9,8 +9,8 @@ import torch
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.rounds.batches import LoaderData
 from fednnnn_plugin.rounds.evaluation import PER_CLASS, Tested, evaluation
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.results import ClassResult, ClientResult
 
 

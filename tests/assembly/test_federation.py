@@ -22,7 +22,7 @@ from torch.nn.utils import parameters_to_vector
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.seeds import generators_state
 
 from ..tiny import Content, Drawing, Tiny, draw, follower

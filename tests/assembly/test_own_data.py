@@ -23,7 +23,8 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe
-from fednnnn_plugin.rounds.batches import LoaderBatches, LoaderData, follow_the_engine
+from fednnnn_plugin.rounds.batches import LoaderBatches
+from fednnnn_plugin.rounds.loaders import LoaderData, follow_the_engine
 
 from ..tiny import PARTS, TEST, Doing, Start, Tiny, quick_run
 

@@ -18,7 +18,7 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import LOSSES, Loss
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.rounds.loaders import LoaderData
 
 SGD = LocalSGD(1, 5, 0.1)
 LEFT = torch.nn.Parameter(torch.ones(10))  # that nobody trains

@@ -19,8 +19,9 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.processes.ranks import Ranks
-from fednnnn_plugin.rounds.batches import LoaderData
-from fednnnn_plugin.rounds.simulation import Federation, Schedule, TrainState, simulate_round
+from fednnnn_plugin.rounds.loaders import LoaderData
+from fednnnn_plugin.rounds.schedule import Schedule
+from fednnnn_plugin.rounds.simulation import Federation, TrainState, simulate_round
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.server import rules
 from fednnnn_plugin.server.layout import State

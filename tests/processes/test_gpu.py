@@ -25,8 +25,9 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.processes import devices
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.processes.workers import Threads, all_of
-from fednnnn_plugin.rounds.batches import LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.rounds.batches import LoaderBatches, TensorBatches
 from fednnnn_plugin.rounds.clock import Clock
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.seeds import isolated_generators
 
 from ..support.commands import RECIPE, quick

@@ -21,8 +21,8 @@ from fednnnn_plugin.client.loss import Loss
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import MODELS
-from fednnnn_plugin.rounds.batches import LoaderData
 from fednnnn_plugin.rounds.evaluation import Tally, batch_to_test, evaluation, tally
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.server.layout import State
 

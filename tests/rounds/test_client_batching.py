@@ -28,8 +28,9 @@ from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.rounds.batches import LoaderData, TensorBatches
+from fednnnn_plugin.rounds.batches import TensorBatches
 from fednnnn_plugin.rounds.groups import MEMORY, WIDEST, client_bytes, room_on, widest_group
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.training import TrainTogether
 
 from ..tiny import Content, Doing, Tiny

@@ -17,9 +17,9 @@ from fednnnn_plugin.data.holdout import hold_out_of_each
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.quantities import Spread
-from fednnnn_plugin.rounds.batches import LoaderData
 from fednnnn_plugin.rounds.client_results import client_results
 from fednnnn_plugin.rounds.evaluation import Tally
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.results import (
     ClassResult,
     ClientResult,

@@ -14,7 +14,7 @@ from torch import nn
 from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.errors import RunError
-from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.records import Evaluation
 
 from ..tiny import Tiny
