@@ -16,6 +16,7 @@ from fednnnn_plugin.errors import UserError, printable, reason, shown
 
 Array = NDArray[Any]
 
+_AT_ONCE = 4_096
 _IMAGE_FOLDERS = ("", "images", "raw/img_align_celeba")  # the last is where LEAF keeps CelebA's
 
 
@@ -94,7 +95,10 @@ def as_pixels(numbers: Array, size: tuple[int, int]) -> Array:
             f"data_args.image_size: pixels of {numbers.min():.6g} to {numbers.max():.6g}: must be "
             "of 0 to 1, or whole numbers of 0 to 255; leave it out to use the numbers as they are"
         )
-    pixels = np.rint(numbers * (255 // most)).astype(np.uint8)
+    pixels = np.empty(numbers.shape, np.uint8)
+    for first in range(0, len(numbers), _AT_ONCE):  # a whole set would be in memory three times
+        rows = slice(first, first + _AT_ONCE)
+        pixels[rows] = np.rint(numbers[rows] * (255 // most))
     return pixels.reshape(len(pixels), height, width, channels).transpose(0, 3, 1, 2)
 
 

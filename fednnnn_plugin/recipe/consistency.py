@@ -109,10 +109,9 @@ def _of_training(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if train.client_availability is not None and sampling not in ("uniform", "round_robin"):
         why = f"client_sampling is {shown(sampling)}: must be uniform or round_robin beside it"
         yield "train_args.client_availability", f"{shown(train.client_availability)}: {why}"
-    if train.epochs is None and train.local_steps is None:
-        yield "train_args.epochs", "missing; must be a number of epochs, or set local_steps"
-    elif train.epochs is not None and train.local_steps is not None:
-        yield "train_args.local_steps", f"{train.local_steps}: epochs is set too; leave one out"
+    if train.epochs is not None and train.local_steps is not None:
+        why = "epochs is set too; leave one out, or set epochs: null"
+        yield "train_args.local_steps", f"{train.local_steps}: {why}"
     if recipe.client_method.needs_plain_sgd:
         other = train.client_optimizer.lower() != "sgd"
         for key in ("client_optimizer",) if other else ("client_optimizer_args", "max_grad_norm"):

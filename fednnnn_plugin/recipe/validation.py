@@ -56,6 +56,9 @@ def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
         ours = fixed_keys("train_args")
         own = {key: value for key, value in train.items() if key in ours}
         values["train_args"] = {**own, "rule_settings": settings}
+        if all(train.get(key) is None for key in ("epochs", "local_steps")):
+            what = "missing; must be a number of epochs, or set local_steps"
+            problems["train_args.epochs"] = what
     problems |= _unknown(sections, of_methods=not problems.keys() & {RULE, CLIENT_METHOD})
     try:
         recipe = Recipe.model_validate(values, context=caller)

@@ -14,9 +14,7 @@ from PIL import Image
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 
-from ..support.commands import quick_words
-from ..support.ranks import BIN, on_ranks
-from ..tiny import quick_run
+from ..tiny import QUICK, quick_run
 from .conftest import DIGITS, refusal
 
 Samples = Mapping[str, tuple[list[Any], list[Any]]]
@@ -170,14 +168,15 @@ def test_recipe_that_does_not_fit_is_refused(
 
 
 @pytest.mark.slow
-def test_natural_runs_are_the_same_everywhere(tmp_path: Path, writers: dict[str, Any]) -> None:
-    """On one worker, on two, in two parts, and on two ranks."""
-    runs = [quick_run(tmp_path / f"workers-{n}", **writers, worker_num=n).folder for n in (1, 2)]
-    quick_run(tmp_path / "parts", **writers | {"comm_round": 1})
-    runs.append(quick_run(tmp_path / "parts", **writers, resume=True).folder)
-    ended = on_ranks(2, BIN / "fednnnn", *quick_words(tmp_path / "ranks", **writers))
-    assert ended.status == 0, ended.stderr
-    for name in ("model.safetensors", "fingerprint.json"):
-        contents = [(folder / name).read_bytes() for folder in (*runs, tmp_path / "ranks")]
-        assert len({*contents}) == 1, name
-    assert fp.read_runs(runs[0])["partition_method"].tolist() == ["natural"] * 2
+@pytest.mark.parametrize("paper", [False, True])
+def test_search_on_writers(tmp_path: Path, writers: dict[str, Any], paper: bool) -> None:
+    """Each trial trains on the writers; the paper's first step deals their samples by class."""
+    given = {"overrides": QUICK | writers | {"per_client": True}, "study": tmp_path / "study"}
+    given |= {"grid": {"learning_rate": [0.01, 0.1], "beta": [0.5]}, "metric": "worst_10"}
+    recipe = "digits_noniid_b_normnorm"
+    found = fp.tune(recipe, paper=paper, **given)
+    assert found.trials["state"].tolist() == ["finished"] * (3 if paper else 2)
+    assert set(found.best) == {"learning_rate", "beta"}
+    assert fp.tune(recipe, paper=paper, resume=True, **given).best == found.best
+    deals = fp.read_runs(tmp_path / "study" / "trials")["partition_method"].unique().tolist()
+    assert sorted(deals) == ["n_class"] * paper + ["natural"]

@@ -1,6 +1,7 @@
 """torchvision's image sets by name: small files made as the official ones are, and Debian's."""
 
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,14 @@ def test_sets_of_mnists_format(name: str, tmp_path: Path) -> None:
     assert loaded.pixels.test_labels.tolist() == [0, 1, 2, 3]
     assert loaded.mean == (6.0,)
     assert len(loaded.class_names) == (47 if name == "EMNIST" else 10)
+
+
+def test_page_of_data_sets_has_the_classes_of_torchvision() -> None:
+    """Of ``letters`` there are 26, numbered from 1: torchvision has a name for 0, too."""
+    page = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    found = dict(re.findall(r"`split: (\w+)` (?:\|[^|]*){2}\| (?:[^|]* )?(\d+)[ a-z]*\|", page))
+    classes = torchvision.datasets.EMNIST.classes_split_dict
+    assert found == {split: str(len(names)) for split, names in classes.items()}
 
 
 def test_argument_of_a_set_is_checked(tmp_path: Path) -> None:

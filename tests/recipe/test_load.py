@@ -166,6 +166,19 @@ def test_override_with_a_mistake_is_one_line(recipe_file: Path, override: str, t
     assert len(line) < 800
 
 
+def test_all_missing_keys_are_said_at_once(recipe_file: Path) -> None:
+    text = MINIMAL.replace("comm_round: 3, epochs: 1, batch_size: 10, ", "")
+    recipe_file.write_text(text.replace("beta: 0.7, ", ""))
+    said = {line.split(": ")[1] for line in refused(recipe_file)}
+    assert said == {f"train_args.{key}" for key in ("beta", "epochs", "comm_round", "batch_size")}
+    [line] = refused(recipe_file, "comm_round=1", "batch_size=2", "beta=1")
+    assert "local_steps" in line
+    [line] = refused(
+        recipe_file, *("comm_round=1", "batch_size=2", "beta=1", "epochs=1"), "local_steps=2"
+    )
+    assert "epochs: null" in line
+
+
 def test_mistakes_have_a_line_each_up_to_twenty(recipe_file: Path) -> None:
     text = MINIMAL.replace("beta: 0.7", "beta: -1").replace("epochs: 1", "epochs: many")
     recipe_file.write_text(text.replace("comm_round: 3", "com_round: 3"))
