@@ -251,7 +251,7 @@ class GroupSGD:
         """Make a step of the first clients, on what the memory has.
 
         ``number`` ``[m, 1]`` is each one's, where a method gives the gradient; the ``inputs``
-        ``[m, B, …]`` are augmented ones in the place of the data's.
+        ``[m, B, …]`` are augmented ones, used instead of the data's.
         """
         models = memory.models.first(form.rows)
         batch = memory.positions[: form.rows, : form.samples]

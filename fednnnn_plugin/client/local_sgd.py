@@ -35,7 +35,7 @@ class LocalSGD:
     in round r, over passes of mini-batches ``b``, the last one of a pass as short as it comes; the
     last pass ends after T steps, see :meth:`steps`. The
     gradient of the proximal term ``μ/2 ‖w - w_t‖²`` is FedProx's (eq. 7), the correction ``h`` a
-    client method's, which may also give a gradient in the place of ``∇ℓ``. Precision ``tf32`` is
+    client method's, which may also give a gradient instead of ``∇ℓ``. Precision ``tf32`` is
     ``fp32`` with TF32 products on a GPU; ``bf16`` computes products in bfloat16 with weights in
     float32.
 

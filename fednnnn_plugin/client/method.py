@@ -116,9 +116,9 @@ class ClientMethod:
         return gradient_at(weights)
 
     def upload(self, local: LocalUpdate) -> Tensor | tuple[Tensor, Tensor]:
-        """Return :math:`Δ'_k`, ``[m, d]``, in the place of ``local.update``; buffers stay.
+        """Return :math:`Δ'_k`, ``[m, d]``, instead of ``local.update``; buffers stay.
 
-        It may be a pair with weights ``[m, 1]``, positive and finite, in the place of ``a_k``.
+        It may be a pair with weights ``[m, 1]``, positive and finite, which replace ``a_k``.
         ``max_client_norm`` clips what is uploaded.
         """
         return local.update

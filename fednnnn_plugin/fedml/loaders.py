@@ -1,8 +1,7 @@
 """Our data in the shape that FedML's loops expect, loaders of (x, y) batches; FedML's as ours."""
 
 import logging
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.rounds.loaders import LoaderData, follow_the_engine
+from fednnnn_plugin.rounds.loaders import Chained, LoaderData, follow_the_engine
 from fednnnn_plugin.seeds import derive_seed
 
 _log = logging.getLogger(__name__)
@@ -191,12 +190,4 @@ def check_dataset(dataset: Any) -> None:
 def test_batches(dataset: FedMLDataset) -> Any:
     """Return the global test data, or the clients' one after another where there is none."""
     local = [] if dataset[6] is None else [*dataset[6].values()]
-    return dataset[3] if dataset[3] is not None else _Chained([x for x in local if x is not None])
-
-
-class _Chained:
-    def __init__(self, loaders: list[Any]) -> None:
-        self._loaders = loaders
-
-    def __iter__(self) -> Iterator[Any]:
-        return chain.from_iterable(self._loaders)
+    return dataset[3] if dataset[3] is not None else Chained([x for x in local if x is not None])

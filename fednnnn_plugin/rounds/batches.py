@@ -61,19 +61,14 @@ class Batches:
         self._augmentation = augmentation
 
     def _in_training(
-        self, client: int, round_number: int
-    ) -> Callable[[Iterable[Batch]], Iterator[Batch]]:
-        """Return what stages the batches of a client's passes in a round, augmented."""
-        steps = count()
-
-        def stage(batches: Iterable[Batch]) -> Iterator[Batch]:
-            for given, labels in batches:
-                inputs = given
-                if self._augmentation:
-                    inputs = self._augmentation(given, round_number, client, next(steps))
-                yield self.staged((inputs, labels))
-
-        return stage
+        self, batches: Iterable[Batch], client: int, round_number: int, steps: Iterator[int]
+    ) -> Iterator[Batch]:
+        """Stage the batches of a client's pass, augmented; each takes the next of its ``steps``."""
+        for given, labels in batches:
+            inputs = given
+            if self._augmentation:
+                inputs = self._augmentation(given, round_number, client, next(steps))
+            yield self.staged((inputs, labels))
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
         """Yield each pass's batches, staged: local epochs, of which the last may be a part."""
@@ -124,17 +119,17 @@ class LoaderBatches(Batches):
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
         loader: Any = self._data.train_loaders[client]
-        stage = self._in_training(client, round_number)
+        of = client, round_number, count()
         if self._sgd.has_whole_epochs:
             for _ in range(int(self._sgd.epochs or 0)):
-                yield stage(loader)
+                yield self._in_training(loader, *of)
             return
-        why = "a part of an epoch is of it; or set local_steps in the place of epochs"
+        why = "a part of an epoch is of it; or set local_steps instead of epochs"
         batches = 0 if self._sgd.local_steps else batches_in(loader, client, "epochs", why)
         left = self._sgd.steps(batches)
         while left > 0:
             passed = _Counted(loader, left)
-            yield stage(passed)
+            yield self._in_training(passed, *of)
             if not passed.taken:
                 return
             left -= passed.taken
@@ -189,10 +184,11 @@ class TensorBatches(Batches):
         return orders
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
-        stage = self._in_training(client, round_number)
+        steps = count()
         for order in self.orders(client, round_number):
             picks = order.to(self._device).split(self._sgd.batch_of(len(order)))
-            yield stage((self.images[picked], self.labels[picked]) for picked in picks)
+            batches = ((self.images[picked], self.labels[picked]) for picked in picks)
+            yield self._in_training(batches, client, round_number, steps)
 
     def staged(self, batch: Batch) -> Batch:
         inputs, labels = batch

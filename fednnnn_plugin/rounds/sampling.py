@@ -124,28 +124,27 @@ def available_clients(available: Available, round_number: int, num_clients: int)
         UserError: it raised, or gave other than different clients of 0 to K - 1.
     """
     where = f"{AVAILABILITY}: round {round_number}"
-
     with isolated_generators(0, "availability", round_number), user_code(where):
         given = call_code(available, where, round_number)
-        listed = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
-        if not isinstance(listed, Iterable):
-            raise UserError(f"{where}: {shown(listed)}: must be a list of clients")
-        clients = [*islice(listed, num_clients + 1)]
-        return sorted(_checked(clients, where, num_clients, len(clients)))
+        return sorted(_checked(given, where, num_clients, None))
 
 
-def _checked(given: Any, where: str, num_clients: int, cohort_size: int) -> list[int]:
-    """Return what a sampler gave as a list of ``int``; of what has no end, no more than tells."""
+def _checked(given: Any, where: str, num_clients: int, cohort_size: int | None) -> list[int]:
+    """Return the clients that a user's function gave as a list of ``int``: m, or any number.
+
+    Of what has no end, no more is read than tells.
+    """
     listed = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
     clients: list[Any] = []
     wrong = "" if isinstance(listed, Iterable) else shown(listed)
     if not wrong:
-        first = islice(listed, cohort_size + 1)
+        first = islice(listed, (num_clients if cohort_size is None else cohort_size) + 1)
         clients = [each.item() if isinstance(each, Tensor | np.generic) else each for each in first]
-        wrong = _wrong(clients, num_clients, cohort_size)
+        wrong = _wrong(clients, num_clients, len(clients) if cohort_size is None else cohort_size)
     if wrong:
+        many = "" if cohort_size is None else f"{cohort_size} "
         raise UserError(
-            f"{where}: {wrong}: must be {cohort_size} different clients, whole numbers of 0 to "
+            f"{where}: {wrong}: must be {many}different clients, whole numbers of 0 to "
             f"{num_clients - 1}"
         )
     return clients

@@ -31,7 +31,7 @@ class Schedule:
     seed: int  # of the cohorts, and of what a user's rule draws
     weighting: Literal["uniform", "samples"] = "uniform"  # α_k = 1/m, or n_k/n
     sampling: str = "uniform"  # of the cohorts; or by_size, round_robin
-    sampler: Sampler | None = None  # a custom one, in its place
+    sampler: Sampler | None = None  # a custom one, instead of it
     available: Available | None = None  # the clients of a round; None is all
     test_every: int = 1  # rounds with (round - 1) % test_every = 0 are tested, and the last
     test_served: bool = False  # the served model as well

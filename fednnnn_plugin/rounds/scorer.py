@@ -106,7 +106,7 @@ def _are_shares(outputs: Tensor) -> bool:
 
 
 class _Fitted(BaseEstimator):  # type: ignore[misc]
-    """Stands for a model whose outputs are given in the place of its inputs."""
+    """A model whose inputs are already its outputs."""
 
     def __sklearn_is_fitted__(self) -> bool:
         return True

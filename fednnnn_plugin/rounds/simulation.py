@@ -21,6 +21,7 @@ from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.evaluation import Tested
 from fednnnn_plugin.rounds.executor import Executor
 from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, plan_groups, width_in
+from fednnnn_plugin.rounds.method_calls import Uploaded
 from fednnnn_plugin.rounds.schedule import Schedule
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
 from fednnnn_plugin.run_folder.results import NO_RESULTS, ClientResult, Results, ResultTables
@@ -100,8 +101,10 @@ def simulate_round(
         _test_parts(federation, number, before.served)
         return None, replace(train_state, round=number)
     _refuse_failures(schedule, number, total.seen.failed)
-    with _errors_of(number):
+    try:
         update, after, move = server.close_round(number, before, total, schedule.seed)
+    except UserError as error:
+        raise RunError(f"round {number}: {error}") from error.__cause__
     method = train_state.method
     if federation.vectors:
         method = federation.vectors.finish_round(method, update.returned, update.clients)
@@ -207,13 +210,13 @@ def _train_part(
             names = [f"round {number}: client {client}" for client in group]
             if vectors:
                 sent = vectors.finish(group, trained)
-                changed = ModelState(sent.update, trained.buffers)
-                added = total.add_group(changed, sent.weights, names, sent.returned, clients=group)
-                vectors.keep(group, added, sent.kept)
             else:
                 weights = [schedule.weight(client) for client in group]
-                changed = ModelState(trained.vector - served.vector, trained.buffers)
-                total.add_group(changed, weights, names, clients=group)
+                sent = Uploaded(trained.vector - served.vector, weights, {}, {})
+            changed = ModelState(sent.update, trained.buffers)
+            added = total.add_group(changed, sent.weights, names, sent.returned, clients=group)
+            if vectors:
+                vectors.keep(group, added, sent.kept)
         clock.mark("aggregate")
         done += len(group)
         for follower in federation.followers:
@@ -313,15 +316,6 @@ def _trial(what: str) -> Iterator[None]:
         raise StartError(f"{error}; tried before round 1") from error.__cause__
     except Failure as error:
         raise StartError(f"{what} failed: {error}") from _root(error)
-
-
-@contextmanager
-def _errors_of(number: int) -> Iterator[None]:
-    """Name the round in the one-line errors of the server."""
-    try:
-        yield
-    except UserError as error:
-        raise RunError(f"round {number}: {error}") from error.__cause__
 
 
 @contextmanager
