@@ -8,11 +8,11 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
+from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors, with_options
 from fednnnn_plugin.cli.short_options import SHORT, on_short_options, short_overrides
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.packaged_recipes import find_recipe
@@ -25,27 +25,19 @@ if TYPE_CHECKING:
     from fednnnn_plugin.run_folder.records import Summary
 
 
-P = ParamSpec("P")
-
-
-def _starts(command: Callable[P, None]) -> Callable[P, None]:
-    """Give a command the options that say where a run goes and how it begins."""
-    for option in (
-        click.option(
-            "--overwrite", is_flag=True, help="Replace a run that the folder already holds."
-        ),
-        click.option("--resume", is_flag=True, help="Continue from the newest checkpoint."),
-        click.option(
-            "--output", type=PATH, help="The run folder; default runs/<recipe>-seed<seed>."
-        ),
-        click.option(
-            "--backend",
-            type=click.Choice(["sp", "MPI"]),
-            help="Standalone or MPI-distributed; under mpirun it is MPI by itself.",
-        ),
-    ):
-        command = option(command)
-    return on_recipe(on_short_options(command))
+# What is run, where the run goes, and how it begins.
+_starts = with_options(
+    on_recipe,
+    on_short_options,
+    click.option(
+        "--backend",
+        type=click.Choice(["sp", "MPI"]),
+        help="Standalone or MPI-distributed; under mpirun it is MPI by itself.",
+    ),
+    click.option("--output", type=PATH, help="The run folder; default runs/<recipe>-seed<seed>."),
+    click.option("--resume", is_flag=True, help="Continue from the newest checkpoint."),
+    click.option("--overwrite", is_flag=True, help="Replace a run that the folder already holds."),
+)
 
 
 @click.command("run", context_settings={"help_option_names": ["-h", "--help"]})

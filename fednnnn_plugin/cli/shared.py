@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
+from functools import reduce, wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -68,19 +68,25 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
     return wrapped
 
 
-def on_recipe(command: Callable[P, None]) -> Callable[P, None]:
-    """Give a command the argument ``recipe`` and the options that go with every recipe."""
-    command = click.option(
-        "--allow-code",
-        is_flag=True,
-        help="Let all that the recipe names as MODULE:NAME run, such as its dataset, model, loss "
-        "or federated_optimizer: for recipes that you trust.",
-    )(command)
-    command = click.option(
+def with_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Give a command options of click's, which its help shows in this order."""
+    return lambda command: reduce(lambda given, option: option(given), options[::-1], command)
+
+
+#: Gives a command the argument ``recipe`` and the options that go with every recipe.
+on_recipe = with_options(
+    click.argument("recipe", metavar="RECIPE.yaml"),
+    click.option(
         "--set",
         "overrides",
         metavar="section.key=value",
         multiple=True,
         help="Override a recipe key, such as train_args.comm_round=3; may be repeated.",
-    )(command)
-    return click.argument("recipe", metavar="RECIPE.yaml")(command)
+    ),
+    click.option(
+        "--allow-code",
+        is_flag=True,
+        help="Let all that the recipe names as MODULE:NAME run, such as its dataset, model, loss "
+        "or federated_optimizer: for recipes that you trust.",
+    ),
+)

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import ParamSpec
+from collections.abc import Mapping
 
 import click
 
+from fednnnn_plugin.cli.shared import with_options
 from fednnnn_plugin.errors import UserError, did_you_mean, printable
 
-P = ParamSpec("P")
 SHORT = ("method", "rounds", "seed", "device", "clients")
 _KEYS = {"rounds": "train_args.comm_round", "seed": "common_args.random_seed"}
 
 
-def on_short_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Give a command the options that :func:`short_overrides` takes, by their names."""
-    for option in (
-        click.option("--seed", type=int, help="Short for --set common_args.random_seed=N."),
-        click.option("--rounds", type=int, help="Short for --set train_args.comm_round=N."),
-        click.option(
-            "--method",
-            help="Another server rule, such as FedAvg or Momentum; what the recipe sets for its "
-            "own rule alone is left out.",
-        ),
-        click.option("--device", metavar="cpu|gpu|gpu:N", help="Where to train."),
-        click.option(
-            "--clients",
-            metavar="K|M/K",
-            help="K clients in total, of which M (default all) train in a round.",
-        ),
-    ):
-        command = option(command)
-    return command
+#: Gives a command the options that :func:`short_overrides` takes, by their names.
+on_short_options = with_options(
+    click.option(
+        "--clients",
+        metavar="K|M/K",
+        help="K clients in total, of which M (default all) train in a round.",
+    ),
+    click.option("--device", metavar="cpu|gpu|gpu:N", help="Where to train."),
+    click.option(
+        "--method",
+        help="Another server rule, such as FedAvg or Momentum; what the recipe sets for its own "
+        "rule alone is left out.",
+    ),
+    click.option("--rounds", type=int, help="Short for --set train_args.comm_round=N."),
+    click.option("--seed", type=int, help="Short for --set common_args.random_seed=N."),
+)
 
 
 def short_overrides(recipe: str, given: Mapping[str, object]) -> list[str]:

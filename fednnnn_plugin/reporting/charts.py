@@ -119,7 +119,7 @@ def condition_charts(
         )
         plans.append(("seconds", "Accuracy by time", f"{caption}seeds have.{band}",
                       [(runs, figures.accuracy_by_seconds)]))  # fmt: skip
-    if runs["served_test_acc"].notna().any():
+    if _recorded(runs, "served_test_acc"):
         evaluated = partial(figures.accuracy, title="evaluated model")
         served = partial(figures.accuracy, column="served_test_acc", title="served model")
         title, caption = "Evaluated model and served model", f"{tested} {_SERVED}{band}"
@@ -140,19 +140,22 @@ def _by_part(
     runs: pd.DataFrame, own: list[Panel], band: str
 ) -> Iterator[tuple[str, str, str, list[Panel]]]:
     """The figures of results by client and by class, where there are some."""
-    if "client_acc.worst_10" in runs and runs["client_acc.worst_10"].notna().any():
+    if _recorded(runs, "client_acc.worst_10"):
         worst = partial(figures.accuracy, column="client_acc.worst_10")
         title = "Accuracy on the worst tenth of the clients"
         yield "worst-clients", title, _WORST + band, [(runs, worst)]
         drawn = partial(figures.client_quantiles, names=False)
-        tested = (part for part, _ in own if part["client_acc.mean"].notna().any())
-        each: list[Panel] = [(part, drawn) for part in tested]
+        each: list[Panel] = [(p, drawn) for p, _ in own if _recorded(p, "client_acc.mean")]
         yield "client-quantiles", "Accuracy by client", _QUANTILES, each
         ends: list[Panel] = [(runs, figures.client_distribution)]
         yield "client-distribution", "Accuracy by client at the end", _DISTRIBUTION, ends
-    if "class_acc.mean" in runs and runs["class_acc.mean"].notna().any():
+    if _recorded(runs, "class_acc.mean"):
         classes: list[Panel] = [(runs, figures.class_accuracy)]
         yield "class-accuracy", "Accuracy by class at the end", _CLASSES, classes
+
+
+def _recorded(runs: pd.DataFrame, column: str) -> bool:
+    return column in runs and bool(runs[column].notna().any())
 
 
 def _paper_s(modules: list[str]) -> list[str]:

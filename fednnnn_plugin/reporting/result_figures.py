@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reporting import style
-from fednnnn_plugin.reporting.result_tables import CLASSES, CLIENTS, results_of
+from fednnnn_plugin.reporting.result_tables import results_of
+from fednnnn_plugin.run_folder.results import CLASSES, CLIENTS
 
 TENTHS = ("client_low", "client_middle", "client_high")
 _NAMED = 12  # classes whose names fit below an axis

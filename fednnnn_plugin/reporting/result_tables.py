@@ -15,20 +15,13 @@ from fednnnn_plugin.files import open_regular
 from fednnnn_plugin.reporting.conditions import check_runs
 from fednnnn_plugin.reporting.frames import read_runs
 from fednnnn_plugin.reporting.runs import MAX_BYTES
+from fednnnn_plugin.run_folder.results import CLASSES, CLIENTS, COLUMNS
 
 Place: TypeAlias = Union[str, "os.PathLike[str]"]
 Runs: TypeAlias = pd.DataFrame | Place | Iterable[Place]
 
 _HEAD = ["run", "data", "condition", "method", "seed"]
-CLIENTS, CLASSES = "clients.csv", "classes.csv"
 _FLOATS = ("accuracy", "loss", "weight")
-_COLUMNS = {
-    CLIENTS: ("round", "client", "samples", "accuracy", "loss"),
-    CLASSES: (
-        *("round", "class", "name", "samples", "accuracy"),
-        *("train_samples", "train_clients", "weight"),
-    ),
-}
 _KEYS = {CLIENTS: "validation_args.per_client", CLASSES: "validation_args.per_class"}
 
 
@@ -92,7 +85,7 @@ def _results(given: Sequence[Any], name: str) -> pd.DataFrame:
 def results_of(runs: pd.DataFrame, name: str) -> pd.DataFrame:
     """The results of runs of ``read_runs`` from their files of a name; empty where none has one."""
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
-    tables = [pd.DataFrame(columns=[*_HEAD, *_COLUMNS[name]])]
+    tables = [pd.DataFrame(columns=[*_HEAD, *COLUMNS[name]])]
     for head in heads.to_dict("records"):
         table = _read(Path(head["folder"]) / name, name)
         if table is not None:
@@ -105,7 +98,7 @@ def _read(path: Path, name: str) -> pd.DataFrame | None:
     """Read one file, if it is there; what a process was just writing is left out."""
     if not path.exists():
         return None
-    columns = [*_COLUMNS[name]]
+    columns = [*COLUMNS[name]]
     try:
         with open_regular(path, MAX_BYTES) as file:
             whole = BytesIO(file.read().rpartition(b"\n")[0])

@@ -44,6 +44,13 @@ class ClassResult(NamedTuple):
     weight: float | None
 
 
+#: Of the files, by their names.
+COLUMNS = {
+    CLIENTS: ("round", *ClientResult._fields),
+    CLASSES: ("round", "class", *ClassResult._fields[1:]),
+}
+
+
 @dataclass(frozen=True)
 class Results:
     """What a round's test found by client and by class; empty where it was not asked for."""
@@ -82,7 +89,7 @@ class ResultTable:
     """A file with a line for each of a round's results; a process may die at any place in one."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self._path, self._header = path, _lines([("round", *columns)])
+        self._path, self._header = path, _lines([columns])
 
     def append(self, number: int, results: Iterable[Sequence[object]]) -> None:
         """Add the lines of a round."""
@@ -124,8 +131,8 @@ class ResultTables:
     """
 
     def __init__(self, folder: Path, check_held: Callable[[], None] = lambda: None) -> None:
-        self._clients = ResultTable(folder / CLIENTS, ClientResult._fields)
-        self._classes = ResultTable(folder / CLASSES, ("class", *ClassResult._fields[1:]))
+        self._clients = ResultTable(folder / CLIENTS, COLUMNS[CLIENTS])
+        self._classes = ResultTable(folder / CLASSES, COLUMNS[CLASSES])
         self._tables, self._check_held = (self._clients, self._classes), check_held
 
     def append(self, number: int, results: Results) -> None:

@@ -11,9 +11,9 @@ from torch.nn import Parameter
 
 from fednnnn_plugin.assembly.functions import find_functions
 from fednnnn_plugin.assembly.loaders import has_loaders, load_loaders
-from fednnnn_plugin.data.federated import FederatedData, load_federated, own_data
+from fednnnn_plugin.data.federated import load_federated, own_data
 from fednnnn_plugin.data.images import are_classes
-from fednnnn_plugin.data.own_data import DATA
+from fednnnn_plugin.data.own_data import DATA, UserData
 from fednnnn_plugin.data.partition import partition, partition_name
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import OVERRIDES, RESUME, RunError, UserError, joined, options_named
@@ -96,7 +96,8 @@ def _classes_per_client(load: Load, plan: Plan, folder: StudyFolder) -> int:
     """
     recipe = load([f"data_args.validation_fraction={plan.validation}"])
     spec = data_spec(recipe, allow_code=folder.allow_code)
-    data = _load(replace(spec, partition_method="iid", partition_sizes="balanced"), folder)
+    spec = replace(spec, partition_method="iid", partition_sizes="balanced")
+    data = load_federated(spec, _own_data(spec, folder))
     clients, classes = data.num_clients, data.num_classes
     if not are_classes(data.train_labels):
         return 2
@@ -107,14 +108,13 @@ def _classes_per_client(load: Load, plan: Plan, folder: StudyFolder) -> int:
     return 2
 
 
-def _load(spec: DataSpec, folder: StudyFolder) -> FederatedData:
-    given = own_data(spec, folder.objects.get(DATA)) if is_own(spec.dataset) else None
-    return load_federated(spec, given)
+def _own_data(spec: DataSpec, folder: StudyFolder) -> UserData | None:
+    return own_data(spec, folder.objects.get(DATA)) if is_own(spec.dataset) else None
 
 
 def _labels(recipe: Recipe, spec: DataSpec, folder: StudyFolder) -> Tensor:
     """Return labels that a step's trials train on; of Datasets, those of a batch."""
-    given = own_data(spec, folder.objects.get(DATA)) if is_own(spec.dataset) else None
+    given = _own_data(spec, folder)
     if given is None or not has_loaders(given):
         return load_federated(spec, given).train_labels
     data, *_ = load_loaders(given, recipe)

@@ -129,3 +129,5 @@ def test_label_names_a_run_in_tables_and_figures(runs: dict[str, Path]) -> None:
     assert list(fp.summary(table)["label"]) == ["ours", "theirs"]
     colors = {line.get_label(): line.get_color() for line in fp.figures.accuracy(table).lines}
     assert colors == {"ours": VERMILION, "theirs": BLACK}
+    (line,) = fp.figures.accuracy(fp.read_runs(runs["FedNNNN"]), palette={"ours": "red"}).lines
+    assert line.get_color() == "red"

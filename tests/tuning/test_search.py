@@ -171,18 +171,6 @@ def test_trial_that_diverges_fails(searches: Searches) -> None:
     assert "its final_loss is not finite" in searches.said[0]
 
 
-@pytest.mark.slow
-def test_rounds_with_a_metric_alone_are_judged(searches: Searches) -> None:
-    """By the pruner too: β 2.0 is far behind the others."""
-    searches.top = lambda train, number: 0.05 * number / train["beta"]
-    grid = {"beta": [0.6, 0.65, 0.7, 0.75, 2.0]}
-    searches.begin(grid=grid, rounds=6, prune=True, measure=Measure("top", lower_is_better=False))
-    study = searches.search(lambda train, number: nan)
-    assert list(study.trials["state"]) == ["finished"] * 4 + ["pruned"]
-    assert study.trials["value"][0] == pytest.approx(0.5)
-    assert study.trials["rounds"][4] == 2
-
-
 def test_worst_tenth_of_the_clients_judges(searches: Searches) -> None:
     """Of the last round; the accuracy is best at another β."""
     searches.worst = lambda train, number: train["beta"] / number
@@ -225,6 +213,7 @@ def test_search_by_loss_takes_the_lowest(searches: Searches, with_classes: bool)
     [
         (6, "best_accuracy", "pruned"),
         (6, "final_loss", "pruned"),
+        (6, "best_metric", "pruned"),  # of rounds with a metric alone
         (1, "best_accuracy", "finished"),  # after a third of the rounds, but not after the last
     ],
 )
@@ -232,8 +221,10 @@ def test_trial_that_is_hopeless_is_pruned(
     searches: Searches, rounds: int, metric: str, state: str
 ) -> None:
     grid = {"beta": [0.6, 0.65, 0.7, 0.75, 2.0, 0.8]}
-    searches.begin(grid=grid, rounds=rounds, prune=True, metric=metric)
-    study = searches.search(lambda train, number: 0.05 * number / train["beta"])
+    measure = Measure("top", lower_is_better=False)
+    searches.top = lambda train, number: 0.05 * number / train["beta"]
+    searches.begin(grid=grid, rounds=rounds, prune=True, metric=metric, measure=measure)
+    study = searches.search(searches.top if metric != "best_metric" else lambda train, number: nan)
     found = study.trials.set_index("beta")
     assert (found["state"][0.6], found["state"][2.0]) == ("finished", state)
     assert found["rounds"][2.0] == (2 if state == "pruned" else 1)
