@@ -22,6 +22,7 @@ from fednnnn_plugin.fedml.model_states import (
     with_noise,
 )
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
+from fednnnn_plugin.fedml.round_clients import RoundClients
 from fednnnn_plugin.fedml.security import (
     ClientModel,
     before_aggregation,
@@ -33,15 +34,9 @@ from fednnnn_plugin.fedml.security import (
 from fednnnn_plugin.fedml.server_state import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, recorded_settings, server_recipe
 from fednnnn_plugin.fedml.silo_records import SiloRecords, sent_as
-from fednnnn_plugin.fedml.silos import check_silos, client_ids
-from fednnnn_plugin.fedml.tester import (
-    AGGREGATING,
-    FedMLsTester,
-    Tester,
-    refuse_replaced,
-)
+from fednnnn_plugin.fedml.silos import check_silos
+from fednnnn_plugin.fedml.tester import AGGREGATING, FedMLsTester, Tester, refuse_replaced
 from fednnnn_plugin.fedml.tester_results import ResultReader
-from fednnnn_plugin.quantities import ClientRecord
 from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import State
@@ -124,14 +119,10 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._found_of_all: Any = None  # what a custom tester found on the clients' data
         super().__init__(model, args)
         self._round = self._train.start_round
-        self._failed = 0
-        self._without_data: set[int | str] = set()  # the clients of which this was said
-        self._left_out: list[ClientRecord] = []  # of this round
-        self._sent_norms: dict[int | str, float] = {}  # before FedML's defences changed them
+        self._clients = RoundClients(args, self._train.max_client_failures, self._round + 1)
         self._places: list[int] = []  # in FedML's list, of the models to aggregate
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
-        self._ids = client_ids(args)
         log_through_fedml()
         self._last_round = self._round + getattr(args, "comm_round", math.inf)
         # What the next round would serve, where the evaluation model is handed over instead.
@@ -212,24 +203,25 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         device = getattr(self.args, "device", None)
         if isinstance(device, torch.device):  # to which FedML moves the clients' models
             self.model.to(device)
-        self._failed, self._found_of_all = 0, None
-        self._left_out, self._sent_norms = [], {}
+        self._found_of_all = None
+        self._clients.begin(self._round + 1)
         clients: list[tuple[Any, State | None]] = []
         for position, (samples, state) in enumerate(raw_client_model_or_grad_list):
             try:
                 clients.append((samples, whole_client(self.model, state)))
             except UserError as error:
-                self._fail(position, error)
+                self._clients.fail(position, error)
                 clients.append((samples, None))
-        served = whole_state(self.model, named_tensors(self.model))
-        names = [self._client(position) for position in range(len(clients))]
+        w_t = named_tensors(self.model)
+        names = [self._clients.name(position) for position in range(len(clients))]
         if is_changing():
-            self._sent_norms = self._norms(clients)
-        kept, self._places = before_aggregation(clients, served, names)
+            layout = self._server.layout
+            self._clients.keep_norms([model for _, model in clients], layout, layout.gather(w_t))
+        kept, self._places = before_aggregation(clients, whole_state(self.model, w_t), names)
         for position, (_, model) in enumerate(clients):
             if model is not None and position not in self._places:
-                by = f"by {self.args.defense_type}" if is_finite(model) else "not finite"
-                self._leave_out(position, by)
+                why = f"by {self.args.defense_type}" if is_finite(model) else "not finite"
+                self._clients.leave_out(position, why)
         return kept, self._places
 
     @torch.no_grad()
@@ -256,20 +248,20 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         for position, (samples, model) in zip(kept, raw_client_model_or_grad_list, strict=True):
             if isinstance(samples, int | float) and samples == 0:  # FedML weights it with 0
                 weightless += 1
-                self._leave_out(position, "no data")
+                self._clients.leave_out(position, "no data")
                 continue
             weight = 1.0 if self._train.client_weighting == "uniform" else samples
             try:
                 once = {name: t for name, t in model.items() if name not in tied}
-                part.add(once, weight, self._client(position), self._id(position))
+                part.add(once, weight, self._clients.name(position), self._clients.id(position))
             except UserError as error:
-                self._fail(position, error)
+                self._clients.fail(position, error)
         if not part.clients:
             raise RunError(
                 f"round {self._round + 1}: no client update to average: {weightless} have no "
                 "data, all others were rejected"
             )
-        part.seen.others += self._left_out
+        part.seen.others += self._clients.left_out
         before = server.restore(w_t | self._rule_state, part.device)
         assert before is not None
         seed = self._recipe.common_args.random_seed
@@ -283,7 +275,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             self._evaluation = clamp_variances(evaluation)
         self._round += 1
         evaluated = "served" if self._evaluation is None else self._recipe.rule.evaluated
-        by_client = tuple(sent_as(one, self._sent_norms) for one in update.by_client)
+        by_client = tuple(sent_as(one, self._clients.sent_norms) for one in update.by_client)
         update = replace(update, by_client=by_client)
         self._records.aggregated(self._round, update, move, evaluated)
         served = layout.state_dict(state.served)
@@ -325,41 +317,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         number = self._round - self._train.start_round - 1
         every = getattr(self.args, "frequency_of_the_test", 0)
         return self._round == self._last_round or (every > 0 and number % every == 0)
-
-    def _fail(self, position: int, error: UserError) -> None:
-        self._failed += 1
-        if self._failed > self._train.max_client_failures:
-            raise UserError(f"{self._client(position)}: {error}") from None
-        _log.warning("%s: %s: left out", self._client(position), error)
-        self._leave_out(position, str(error))
-
-    def _leave_out(self, position: int, why: str) -> None:
-        client = self._id(position)
-        self._left_out.append(
-            ClientRecord(client, "left out", self._sent_norms.get(client), why=why)
-        )
-        if why == "no data" and client not in self._without_data:
-            self._without_data.add(client)
-            _log.warning("%s: has no data: left out of the average", self._client(position))
-
-    def _norms(self, clients: Sequence[tuple[Any, State | None]]) -> dict[int | str, float]:
-        """Return the finite ``‖Δ_k‖`` of what clients sent, by their ranks."""
-        layout = self._server.layout
-        w_t = layout.gather(named_tensors(self.model)).vector
-        found = {
-            self._id(position): float((layout.flatten(model).to(w_t) - w_t).norm())
-            for position, (_, model) in enumerate(clients)
-            if model is not None
-        }
-        return {client: norm for client, norm in found.items() if math.isfinite(norm)}
-
-    def _client(self, position: int) -> str:
-        return f"round {self._round + 1}: the client of rank {self._id(position)}"
-
-    def _id(self, position: int) -> int | str:
-        """Return a client as FedML's log names it: the rank that it sends from."""
-        found = self._ids[position] if position < len(self._ids) else position + 1
-        return found if isinstance(found, int) and found >= 0 else str(found)
 
     def _restore(self) -> None:
         """Resume from the state file, if there is one."""

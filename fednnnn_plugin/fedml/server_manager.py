@@ -136,7 +136,7 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         stored = (
             f"is stored in {kept}" if kept else "is not stored (tracking_args.server_state_path)"
         )
-        left = self.round_num - self.args.round_idx - bool(self._aggregated())
+        left = self.round_num - self.args.round_idx - (self._averaged() > self.args.round_idx)
         again = "end all processes and start server and clients again"
         again = f"{again} with start_round: {done} and comm_round: {left}"
         if self._starts_at_state():
@@ -151,15 +151,13 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         """Return how many rounds of the federation are done."""
         return int(self.aggregator.aggregator.rounds_done)
 
-    def _aggregated(self) -> bool:
-        """Say whether the round that FedML counts is averaged already, and is being sent."""
-        start = int(getattr(self.args, "start_round", 0) or 0)
-        return self._done() - start > self.args.round_idx
+    def _averaged(self) -> int:
+        """Return how many rounds of those that FedML counts are averaged; one may be being sent."""
+        return self._done() - int(getattr(self.args, "start_round", 0) or 0)
 
     def _is_last(self) -> bool:
         """Say whether the last round is averaged."""
-        start = int(getattr(self.args, "start_round", 0) or 0)
-        return self._done() - start >= self.round_num
+        return self._averaged() >= self.round_num
 
     def _end(self) -> None:
         if self.com_manager.is_running:

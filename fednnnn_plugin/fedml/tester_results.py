@@ -21,9 +21,8 @@ class ResultReader:
     of their own, which become metrics.
     """
 
-    def __init__(self, whose: str, *, has_test: bool = True) -> None:
-        self._whose, self._has_test = whose, has_test
-        self._said = False
+    def __init__(self, whose: str) -> None:
+        self._whose, self._said = whose, False
 
     def evaluation(self, *found: Any) -> Evaluation:
         """Return what a tester's results say, as far as it can be known; the later ones' first."""
@@ -34,9 +33,10 @@ class ResultReader:
             loss = loss if one.loss is None else one.loss
             metrics |= one.metrics or {}
         if accuracy is None and loss is None and not metrics:
-            returns = "its test returns neither FedML's test_correct, test_loss and test_total nor "
-            why = f"{returns}other numbers by name" if self._has_test else "it has no test method"
-            self._say(f"no accuracy, loss or other number is recorded: {why}")
+            self._say(
+                "no accuracy, loss or other number is recorded: it has no test method that returns "
+                "FedML's test_correct, test_loss and test_total, or other numbers by name"
+            )
         return Evaluation(accuracy, loss, metrics or None)
 
     def _evaluation(self, found: Any) -> Evaluation:

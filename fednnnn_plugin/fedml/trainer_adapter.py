@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from fedml.core.alg_frame.client_trainer import ClientTrainer
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases
@@ -25,7 +24,7 @@ class ClientTrainerAdapter:
         self._sizes, self._train_loaders = dataset[4], dataset[5]
         self._test_loaders, self._test_loader = dataset[6] or {}, test_batches(dataset)
         self._tied = aliases(model)
-        self._results = ResultReader("client_trainer", has_test=_has_test(trainer))
+        self._results = ResultReader("client_trainer")
 
     def train(self, client: int, state: State, round_number: int) -> State:
         """Return what the trainer makes of ``state``."""
@@ -55,7 +54,3 @@ class ClientTrainerAdapter:
         full = OrderedDict((name, tensor.clone()) for name, tensor in state.items())
         full.update((name, full[first]) for name, first in self._tied.items())
         return full
-
-
-def _has_test(trainer: Any) -> bool:
-    return getattr(type(trainer), "test", ClientTrainer.test) is not ClientTrainer.test

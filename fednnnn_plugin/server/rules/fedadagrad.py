@@ -24,7 +24,8 @@ class FedAdagrad(FedAdam):
     """
 
     def __init__(self, params: Params, lr: float, beta1: float = 0.0, tau: float = 1e-3) -> None:
-        super().__init__(params, lr, beta1, 0.0, tau)
+        defaults = {"lr": lr, "beta1": beta1, "tau": tau}  # by which OptRepo knows the arguments
+        super().__init__(params, beta2=0.0, **defaults)
 
     def _move_second_moment(self, v: Tensor, square: Tensor, beta2: float) -> None:
         v.add_(square)
