@@ -19,10 +19,9 @@ from PIL import Image
 
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.data.partition import partition
-from fednnnn_plugin.data.sets import cifar10, mnist
 from fednnnn_plugin.data.sets.digits import load_digits
 
-from .conftest import DIGITS
+from .conftest import DIGITS, load_images
 
 DIGESTS = json.loads(Path(__file__).with_name("digests.json").read_text())
 TENSORS, PARTITIONS = DIGESTS["tensors"], DIGESTS["partitions"]
@@ -82,8 +81,9 @@ def test_digests_of_digits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
 def test_digests_of_the_real_images(dataset: str, real_data_dir: Path) -> None:
     data = load(real_data_dir, dataset)
-    stated, near = {"mnist": (mnist, 0.5e-5), "cifar10": (cifar10, 2e-3)}[dataset]  # JPEG's losses
-    for channel, *of in zip(data.train_images.unbind(1), stated.STD, stated.MEAN, strict=True):
+    stated = load_images(dataset, real_data_dir)
+    near = {"mnist": 0.5e-5, "cifar10": 2e-3}[dataset]  # JPEG's losses
+    for channel, *of in zip(data.train_images.unbind(1), stated.std, stated.mean, strict=True):
         found = [moment.item() for moment in torch.std_mean(channel.float(), correction=0)]
         assert found == pytest.approx(of, rel=0, abs=near * 255)
     assert digests(data) == TENSORS[dataset]

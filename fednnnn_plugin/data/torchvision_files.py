@@ -1,0 +1,68 @@
+"""A data set whose files torchvision downloads: looked for, downloaded where allowed, and read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
+from fednnnn_plugin.data.sets import named_dataset
+from fednnnn_plugin.data.sources import data_folder, download_missing
+from fednnnn_plugin.data.spec import DataSpec
+from fednnnn_plugin.errors import UserError, did_you_mean, printable, shown
+from fednnnn_plugin.fingerprint import Fingerprint
+
+
+@dataclass(frozen=True)
+class TorchvisionFiles:
+    """The files of torchvision's class ``name``.
+
+    ``missing`` lists which a data folder lacks, and ``read`` returns their images and the classes'
+    names. Both take the split, of ``splits``, of which the first is the default; or nothing where
+    the class has none. Each of the ``downloads`` are the arguments of a call that downloads a part.
+    ``moments`` are the mean and the standard deviation of each channel; without them those of the
+    training part are computed.
+    """
+
+    name: str
+    missing: Callable[[Path, str], list[str]]
+    read: Callable[[Path, str], tuple[Pixels, Sequence[str]]]
+    splits: tuple[str, ...] = ()
+    downloads: tuple[Mapping[str, object], ...] = ({},)
+    moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    or_put: str = "torchvision's files"
+
+    def register(self, name: str = "", *, is_fedmls: bool = False) -> None:
+        """Make it known by its name, or by another."""
+        arguments = ("split",) if self.splits else ()
+        default = next(iter(self.splits), "")
+        named_dataset(
+            name or self.name,
+            has_files=lambda folder: not self.missing(folder, default),
+            arguments=arguments,
+            is_fedmls=is_fedmls,
+        )(self._load)
+
+    def _load(self, spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+        split, folder = self._split(spec.arguments), spec.data_cache_dir
+        with data_folder(folder):
+            if spec.download:
+                calls = [{"split": split}] if split else self.downloads
+                download_missing(
+                    self.name, folder, lambda place: not self.missing(place, split), calls
+                )
+            if missing := self.missing(folder, split):
+                raise UserError(
+                    f"data_cache_dir: {printable(folder)}: no {self.name} here: looked for "
+                    f"{', '.join(missing)}; set download: true, or put {self.or_put} there"
+                )
+            pixels, classes = self.read(folder, split)
+        if self.moments:
+            return ImageDataset(pixels, tuple(classes), *self.moments), {}
+        return normalised_by_training_part(pixels, tuple(classes)), {}
+
+    def _split(self, given: Mapping[str, object]) -> str:
+        split = given.get("split", next(iter(self.splits), ""))
+        if self.splits and split not in self.splits:
+            must = f"must be one of {', '.join(self.splits)}{did_you_mean(split, self.splits)}"
+            raise UserError(f"data_args.split: {shown(split)}: {must}")
+        return str(split)
