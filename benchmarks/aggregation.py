@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.accumulator import UpdateAccumulator
 
 Work = dict[str, Callable[[], object]]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fednnnn_plugin.reporting.result_tables import class_results as class_results
     from fednnnn_plugin.reporting.result_tables import client_results as client_results
     from fednnnn_plugin.run_folder.nwda import NWDARecorder as NWDARecorder
-    from fednnnn_plugin.server.average import UpdateAccumulator as UpdateAccumulator
+    from fednnnn_plugin.server.accumulator import UpdateAccumulator as UpdateAccumulator
     from fednnnn_plugin.server.rules import rule as rule
     from fednnnn_plugin.server.rules.fedadagrad import FedAdagrad as FedAdagrad
     from fednnnn_plugin.server.rules.fedadam import FedAdam as FedAdam
@@ -57,7 +57,7 @@ _HOMES = {
     "RoundRecord": "quantities",
     "RunError": "errors",
     "Tuning": "tuning.tuning",
-    "UpdateAccumulator": "server.average",
+    "UpdateAccumulator": "server.accumulator",
     "UserError": "errors",
     "class_results": "reporting.result_tables",
     "client_results": "reporting.result_tables",

@@ -12,7 +12,8 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.quantities import kept_clients
 from fednnnn_plugin.run_folder.server_records import ServerRecords
 from fednnnn_plugin.run_folder.server_state import read_state, write_state
-from fednnnn_plugin.server.average import ClientSum, UpdateAccumulator
+from fednnnn_plugin.server.accumulator import UpdateAccumulator
+from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.clients import Clients
 from fednnnn_plugin.server.layout import ModelState, State, trained_by_default
 from fednnnn_plugin.server.rules import Rule

@@ -17,7 +17,7 @@ from fednnnn_plugin.run_folder.records import (
     MetricsFile,
     round_record,
 )
-from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.gradients import NEAR_ZERO
 from fednnnn_plugin.server.layout import trained_by_default
 from fednnnn_plugin.server.server import ServerMove

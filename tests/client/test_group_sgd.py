@@ -19,7 +19,7 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.client.step_graphs import StepGraphs
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
 
 SGD = LocalSGD(epochs=2, batch_size=4, learning_rate=0.05, precision="fp64")

@@ -22,16 +22,6 @@ FEDAVG = "digits_noniid_b_fedavg"
 
 
 @pytest.mark.slow
-def test_scaffold_in_groups_is_scaffold_alone(start: Start) -> None:
-    exact = {"client_method": "scaffold", "client_num_per_round": 5, "precision": "fp64"}
-    found, expected = (
-        load_file(start(str(width), client_batching=width, **exact).folder / "model.safetensors")
-        for width in (3, "off")
-    )
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.slow
 def test_method_goes_on_with_the_same_bits(start: Start, content: Content) -> None:
     """One that draws, on any number of workers, after a whole round and within one.
 

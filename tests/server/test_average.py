@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.update import LayerNorms
 

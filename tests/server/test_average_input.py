@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.accumulator import UpdateAccumulator
 
 GLOBAL = {
     "w": torch.zeros(2, 3),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.buffers import LARGEST_STEP
 
 W_T = {

@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.layout import Layout, State
 from fednnnn_plugin.server.rules import RULES, rule
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState

@@ -66,7 +66,7 @@ def test_declaration_that_cannot_work_is_refused(
     assert RULES["FedNNNN"].optimizer is not optimizer
 
 
-@pytest.mark.parametrize("module", ["average", "rules.fednnnn", "rules.fedexp", "rules"])
+@pytest.mark.parametrize("module", ["accumulator", "rules.fednnnn", "rules.fedexp", "rules"])
 def test_docstring_examples_run(module: str) -> None:
     result = doctest.testmod(import_module(f"fednnnn_plugin.server.{module}"))
     assert result.attempted > result.failed == 0
