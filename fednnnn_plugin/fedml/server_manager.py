@@ -163,11 +163,3 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         if self.com_manager.is_running:
             _log.warning("not all clients said that they are finished: the server ends without")
             self.finish()
-
-
-def make_server_manager(original: Any, args: Any, aggregator: Any, *rest: Any, **named: Any) -> Any:
-    """Make the server of a federation: ours where it aggregates by ours."""
-    from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
-
-    ours = isinstance(aggregator.aggregator, FedNNNNAggregator)
-    return (ServerManager if ours else original)(args, aggregator, *rest, **named)

@@ -10,7 +10,12 @@ from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, Function
 from fednnnn_plugin.assembly.rates import SCHEDULE
 from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.fedml.keys import OWN_TRAINING, warn_of_near_keys, warn_of_unused_keys
+from fednnnn_plugin.fedml.keys import (
+    OWN_TRAINING,
+    TRAINING_KEYS,
+    warn_of_near_keys,
+    warn_of_unused_keys,
+)
 from fednnnn_plugin.fedml.methods import PROXIMAL, is_allowed_code, is_proximal
 from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
@@ -52,14 +57,8 @@ _OF_SIMULATIONS = {
 _SECURE = ("LSA", "SA")  # FedML's light and plain secure aggregation
 
 # A recipe needs these; a deployment may call them otherwise where it does not use ours.
-_STAND_INS = {
-    "client_num_in_total": 1,
-    "client_num_per_round": 1,
-    "comm_round": 1,
-    "epochs": 1,
-    "batch_size": 1,
-    "learning_rate": 1.0,
-}
+COUNTS = ("client_num_in_total", "client_num_per_round", "comm_round")
+_STAND_INS = dict.fromkeys((*COUNTS, *TRAINING_KEYS), 1)
 # FedML sets it itself, to client_num_per_round or to the size of the MPI world.
 _NOT_THE_USERS = {"worker_num"}
 # Of dataset image_folder only; another data set's script may use such names for its own purposes.

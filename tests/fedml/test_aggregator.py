@@ -62,7 +62,6 @@ def test_aggregator_leaves_out_who_has_no_data(weighting, first, caplog) -> None
 
 def test_aggregator_refuses_nonsense_numbers_of_samples() -> None:
     server = silo(client_weighting="samples", method="NormNorm", gamma=None)
-    states = [state for _, state in moved(server, *TWO)]
     states = [state for _, state in moved(server, *TWO, (9.0, 9.0))]
     with refused("round 1: the client of rank 1: client weight: -1"):
         server.aggregate([(-1, states[0])])
@@ -75,12 +74,10 @@ def test_aggregator_refuses_nonsense_numbers_of_samples() -> None:
     [
         ({"beta": None}, "args: train_args.beta: missing; FedNNNN needs it"),
         ({"yaml_config_file": "mine.yaml", "gamma": 1}, "mine.yaml: train_args.gamma: 1: must be"),
-        ({"method": ["FedNNNN"]}, r"method: \['FedNNNN'\]: "),
         ({"method": "FedAvg"}, "method: 'FedAvg': "),
         ({"federated_optimizer": "LSA"}, "federated_optimizer: LSA: "),
         ({"client_sampling": "my:fn"}, "client_sampling: 'my:fn': "),
         ({"model": "a name"}, "model: str: must be"),
-        ({"model": nn.LazyLinear(2)}, "model: has layers without a size"),
         ({"model": Versioned(2, 2)}, "model: _extra_state: must be"),
     ],
 )
@@ -192,9 +189,7 @@ IDS = {"client_id_list": "[1, 2, 3]"}
     ("values", "named"),
     [
         ({"worker_num": 2}, "device_args.worker_num: 2: must be .* 3"),
-        ({"worker_num": 1, **IDS}, "device_args.worker_num: 1: "),
         ({"worker_num": 3, **IDS, "client_num_per_round": 2}, "device_args.worker_num: 3: .* 2"),
-        ({"worker_num": "3"}, "device_args.worker_num: '3'"),
         ({"worker_num": 3, "client_id_list": "[1, 2]"}, "train_args.client_id_list: 2 silos"),
     ],
 )

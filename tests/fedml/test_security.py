@@ -204,22 +204,14 @@ RDP = {"enable_rdp_accountant": True, "rdp_alpha": 2}
 @pytest.mark.parametrize(
     ("values", "named"),
     [
-        ({"defense_type": "another"}, "defense_type: another: must be one of"),
+        ({"defense_type": "cclip"}, r"defense_type: cclip: must be one of .* \(it "),
         ({"attack_type": "dlg"}, "attack_type: dlg: must be one of"),
         ({"dp_solution_type": "nbafl"}, "dp_solution_type: nbafl: must be one of"),
-        *(
-            ({"defense_type": kind}, rf"defense_type: {kind}: must be one of .* \(it ")
-            for kind in ("foolsgold", "3sigma", "3sigma_foolsgold", "anomaly_detection", "cclip")
-        ),
         (CLIPPING, "norm_bound: null: .* positive"),
-        (CLIPPING | {"norm_bound": "1e-1"}, "norm_bound: '1e-1'"),
         (KRUM | {"client_num_per_round": 4}, "client_num_per_round: 4: .* 5"),
         (KRUM | {"byzantine_client_num": None}, "byzantine_client_num: null"),
-        (KRUM | {"krum_param_m": 0}, "krum_param_m: 0"),
-        ({"attack_type": "byzantine"}, "byzantine_client_num: null"),
         ({"attack_type": "byzantine", "byzantine_client_num": 1}, "attack_mode: null"),
         (REPLACING | {"malicious_client_id": 2}, "client_num_per_round: 2: .* 3"),
-        ({"delta": None}, "dp_solution_type: cdp: .*elta"),
         ({"epsilon": 2.0}, "dp_solution_type: cdp: .*psilon"),
         ({"max_grad_norm": "1e-1"}, "max_grad_norm: '1e-1'"),
         ({"ml_engine": "jax"}, "ml_engine: jax: .* dp_solution_type: cdp"),

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import os
 from datetime import datetime
 from pathlib import Path
 
@@ -23,8 +22,6 @@ from .rounds import CPU, TWO, clients, line, moved, net, play, refused, silo
 
 #: A batch whose labels a model of one output always has right.
 DATA = [(torch.ones(4, 2), torch.zeros(4, dtype=torch.int64))]
-FROZEN = net()
-FROZEN[1].bias.requires_grad_(requires_grad=False)
 
 
 def server(start=0, model=None, method="FedNNNN", **values) -> fp.FedNNNNAggregator:
@@ -196,24 +193,17 @@ def test_last_round_hands_over_the_evaluation_model(own_folder) -> None:
         (0, {}, "server_state_path: .*start_round: 1"),
         (1, {"method": "Momentum"}, "server_state_path: .*: the state is of FedNNNN"),
         (1, {"model": line()}, "server_state_path: .*: the state is of another model"),
-        (1, {"model": FROZEN}, "server_state_path: .*: the state is of another model"),
         (1, {"server_state_path": "weights"}, "server_state_path: .*weights: not a whole"),
         (1, {"server_state_path": "absent"}, "train_args.start_round: 1: "),
         (0, {"server_state_path": None}, "metrics_path: .*start_round"),
         (1, {"metrics_path": "other"}, "metrics_path: .*other: .*start_round"),
-        (1, {"server_state_path": "pipe"}, "server_state_path: pipe: is no regular file"),
-        (1, {"server_state_path": "file/x"}, "server_state_path: file/x: cannot be written"),
         (1, {"save_path": "."}, r"save_path: \.: is no regular file"),
-        (1, {"save_path": "x" * 250}, "save_path: xxx"),
         (1, {"save_path": "run/../folder/state"}, "save_path: run/../folder/state: is the server_"),
-        (1, {"metrics_path": "file"}, "metrics_path: file/metrics.jsonl: cannot be written"),
     ],
 )
 def test_server_files_that_do_not_fit_are_refused(start, values, named, own_folder) -> None:
     advance(server(), 0)
     save_file(net().state_dict(), "weights")
-    Path("file").touch()
-    os.mkfifo("pipe")
     with refused(named):
         server(start, **values)
 

@@ -44,7 +44,7 @@ def _refuse_aggregator(
     args: Any, client_trainer: Any = None, server_aggregator: Any = None, **_: Any
 ) -> None:
     """Refuse our aggregator where FedML's simulators would leave it out without a word."""
-    if _is_ours(server_aggregator):
+    if is_our_aggregator(server_aggregator):
         raise UserError(
             f"server_aggregator: {type(server_aggregator).__name__}: a simulation of "
             f"{getattr(args, 'federated_optimizer', None)} ignores it: set "
@@ -52,7 +52,8 @@ def _refuse_aggregator(
         )
 
 
-def _is_ours(server_aggregator: Any) -> bool:
+def is_our_aggregator(server_aggregator: Any) -> bool:
+    """Tell whether an aggregator is a FedNNNNAggregator, which was imported then."""
     module = sys.modules.get("fednnnn_plugin.fedml.aggregator")
     return module is not None and isinstance(server_aggregator, module.FedNNNNAggregator)
 
@@ -69,7 +70,7 @@ def _cross_silo(
 ) -> Any:
     if not names_ours(args):
         refuse_near_miss(args)
-        if getattr(args, "role", None) == "server" and not _is_ours(server_aggregator):
+        if getattr(args, "role", None) == "server" and not is_our_aggregator(server_aggregator):
             warn_of_keys_without_effect(args)
         return original(runner, args, device, dataset, model, client_trainer, server_aggregator)
     hook.require()

@@ -5,6 +5,7 @@ from typing import Any
 
 from fednnnn_plugin.fedml import hook
 from fednnnn_plugin.fedml.patches import wrap
+from fednnnn_plugin.fedml.patches.runner import is_our_aggregator
 
 _INITIALIZER = ("fedml.cross_silo.server.server_initializer",)
 
@@ -15,7 +16,9 @@ def apply(_initializer: ModuleType) -> None:
         wrap(_INITIALIZER, "FedMLServerManager", _make)
 
 
-def _make(original: Any, *args: Any, **named: Any) -> Any:
-    from fednnnn_plugin.fedml.server_manager import make_server_manager
+def _make(original: Any, args: Any, aggregator: Any, *rest: Any, **named: Any) -> Any:
+    if not is_our_aggregator(aggregator.aggregator):
+        return original(args, aggregator, *rest, **named)
+    from fednnnn_plugin.fedml.server_manager import ServerManager
 
-    return make_server_manager(original, *args, **named)
+    return ServerManager(args, aggregator, *rest, **named)
