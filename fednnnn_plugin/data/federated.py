@@ -10,7 +10,7 @@ from torch import Tensor
 from fednnnn_plugin.data.class_counts import client_counts
 from fednnnn_plugin.data.holdout import hold_out, hold_out_of_each
 from fednnnn_plugin.data.images import ImageDataset, Normalisation, are_classes
-from fednnnn_plugin.data.natural import NATURAL, natural_rules
+from fednnnn_plugin.data.natural import NATURAL
 from fednnnn_plugin.data.own_data import UserData, bring_data, load_own_data
 from fednnnn_plugin.data.own_split import check_clients
 from fednnnn_plugin.data.partition import partition
@@ -175,8 +175,7 @@ def own_data(spec: DataSpec, given: object = None) -> UserData:
 
 def _load(spec: DataSpec, brought: UserData | None) -> tuple[ImageDataset, Fingerprint]:
     if is_own(spec.dataset):
-        data = brought or own_data(spec)
-        return load_own_data(spec.dataset, data, spec.loss, natural_rules(spec))
+        return load_own_data(brought or own_data(spec), spec)
     named = find_dataset(spec.dataset)
     assert named is not None, "a checked recipe names one"
     return named.load(spec)

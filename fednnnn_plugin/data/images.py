@@ -97,9 +97,12 @@ def normalised_by_training_part(
 ) -> ImageDataset:
     """Return the data set with the mean and standard deviation of its uint8 training pixels.
 
-    From exact integer sums, so that no platform's order of summation shows. A channel that has one
-    value everywhere gets the standard deviation 1: it is then 0 when normalised.
+    Inputs that are no uint8 images are used as they are. From exact integer sums, so that no
+    platform's order of summation shows. A channel that has one value everywhere gets the standard
+    deviation 1: it is then 0 when normalised.
     """
+    if pixels.train_images.dtype != torch.uint8:
+        return ImageDataset(pixels, class_names, split=split)
     means, deviations, values = [], [], torch.arange(256)
     for channel in pixels.train_images.unbind(1):
         parts = channel.split(_IMAGES_AT_ONCE)

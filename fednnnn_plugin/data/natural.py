@@ -30,31 +30,6 @@ class Owners(NamedTuple):
     test: Names | None = None
 
 
-class NaturalRules(NamedTuple):
-    """What a recipe says of a natural division; ``num_clients`` None takes every owner.
-
-    ``test_division`` says how the test part is made; None keeps the one that the data have.
-    """
-
-    num_clients: int | None = None
-    min_samples: int = 1
-    test_division: str | None = None
-    test_fraction: float = 0.2
-    seed: int = 0
-
-
-ALL_OWNERS = NaturalRules()
-
-
-def natural_rules(spec: DataSpec) -> NaturalRules:
-    """Return those of a specification; all owners are clients unless it asks for the division."""
-    if spec.partition_method != NATURAL:
-        return NaturalRules(test_fraction=spec.test_fraction, seed=spec.seed)
-    return NaturalRules(
-        *(spec.num_clients, spec.min_samples, spec.test_division, spec.test_fraction, spec.seed)
-    )
-
-
 def owner_names(value: object, where: str, count: int) -> Names:
     """Check whose each sample is: names or whole numbers, an array or a list [count]."""
     array = np.asarray(value.cpu() if isinstance(value, Tensor) else value)
@@ -101,13 +76,12 @@ def are_owners(value: object) -> bool:
     return getattr(value, "ndim", 0) == 1 and getattr(value, "dtype", None) is not None
 
 
-def divide_by_owner(
-    pixels: Pixels, owners: Owners, rules: NaturalRules = ALL_OWNERS
-) -> tuple[Pixels, Split]:
+def divide_by_owner(pixels: Pixels, owners: Owners, spec: DataSpec) -> tuple[Pixels, Split]:
     """Give each owner's samples to a client of its own; clients are in the order of their names.
 
-    Owners of fewer than ``min_samples`` samples are left out, and of the others ``num_clients``
-    are drawn by the seed. The test part is that of the data, or made of all samples:
+    Where the specification asks for the natural division, owners of fewer than ``min_samples``
+    samples are left out, and of the others ``num_clients`` are drawn by the seed; else all owners
+    are clients. The test part is that of the data, or made of all samples:
 
     - ``within_clients``, also where the data have none: of each client ``test_fraction`` of its
       samples, rounded, but at least one, and not all of them;
@@ -119,29 +93,32 @@ def divide_by_owner(
     Raises:
         UserError: the owners are too few.
     """
-    kept = len(pixels.test_labels) and rules.test_division is None
+    kept = len(pixels.test_labels) and spec.test_division is None
     if not kept:
         pixels, owners = _joined(pixels, owners)
     names, owner_of, counts = np.unique(owners.train, return_inverse=True, return_counts=True)
-    eligible = np.flatnonzero(counts >= rules.min_samples)
+    natural = spec.partition_method == NATURAL
+    eligible = np.flatnonzero(counts >= (spec.min_samples if natural else 1))
     if len(eligible) < len(names):
         _log.info(
             "data_args.min_samples: %d: %d of %d owners have fewer samples, and are left out",
-            *(rules.min_samples, len(names) - len(eligible), len(names)),
+            *(spec.min_samples, len(names) - len(eligible), len(names)),
         )
-    rng = np.random.default_rng(derive_seed(rules.seed, "natural test"))
+    rng = np.random.default_rng(derive_seed(spec.seed, "natural test"))
     testers = eligible[:0]
-    if not kept and rules.test_division == BETWEEN:
-        count = max(1, round(rules.test_fraction * len(eligible)))
+    if not kept and spec.test_division == BETWEEN:
+        count = max(1, round(spec.test_fraction * len(eligible)))
         testers = np.sort(rng.permutation(eligible)[:count])
-    clients = _drawn(np.setdiff1d(eligible, testers), rules, len(names))
+    clients = np.setdiff1d(eligible, testers)
+    if natural:
+        clients = _drawn(clients, spec, len(names))
     rows = _rows_by_owner(owner_of, len(names))
     if kept:
         return _with_own_test(pixels, owners, names, [rows[owner] for owner in clients], clients)
     if len(testers):
         tests = [rows[owner] for owner in testers]
         return _taken(pixels, [rows[owner] for owner in clients], tests, own=False)
-    parts = [_parted(rows[owner], rules.test_fraction, rng) for owner in clients]
+    parts = [_parted(rows[owner], spec.test_fraction, rng) for owner in clients]
     return _taken(pixels, [train for train, _ in parts], [test for _, test in parts], own=True)
 
 
@@ -160,17 +137,17 @@ def _joined(pixels: Pixels, owners: Owners) -> tuple[Pixels, Owners]:
     return whole, Owners(np.concatenate((owners.train, owners.test)))
 
 
-def _drawn(owners: NDArray[np.intp], rules: NaturalRules, total: int) -> NDArray[np.intp]:
-    most = rules.num_clients
-    if most is None or most == len(owners):
+def _drawn(owners: NDArray[np.intp], spec: DataSpec, total: int) -> NDArray[np.intp]:
+    most = spec.num_clients
+    if most == len(owners):
         return owners
     if most > len(owners):
         raise UserError(
             f"train_args.client_num_in_total: {most}: must be at most {len(owners)}: so many of "
             f"{total} owners can be clients, of at least data_args.min_samples: "
-            f"{rules.min_samples} samples"
+            f"{spec.min_samples} samples"
         )
-    rng = np.random.default_rng(derive_seed(rules.seed, "natural clients"))
+    rng = np.random.default_rng(derive_seed(spec.seed, "natural clients"))
     return np.sort(rng.permutation(owners)[:most])
 
 

@@ -11,8 +11,7 @@ from fednnnn_plugin.data.arrays import checked_inputs, is_array, kind_of
 from fednnnn_plugin.data.images import ImageDataset, Pixels, Split, normalised_by_training_part
 from fednnnn_plugin.data.labels import check_classes, checked_labels, count_classes
 from fednnnn_plugin.data.natural import (
-    ALL_OWNERS,
-    NaturalRules,
+    NATURAL,
     Owners,
     are_owners,
     divide_by_owner,
@@ -21,6 +20,7 @@ from fednnnn_plugin.data.natural import (
     owners_of,
 )
 from fednnnn_plugin.data.own_split import NO_SAMPLE, client_positions, members
+from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.data.tables import with_arrays
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import Fingerprint, code_digests, tensors_digest
@@ -50,13 +50,6 @@ class UserData(NamedTuple):
         if positions is None:
             return {"data": of_data}
         return {"data": of_data, "split": {**self.drawn_by, f"{drawn}positions": positions}}
-
-
-class OwnData(NamedTuple):
-    """A user's data, and what they are of."""
-
-    dataset: ImageDataset
-    fingerprint: Fingerprint
 
 
 class _Part(NamedTuple):
@@ -91,10 +84,8 @@ def bring_data(
     return UserData(returned, code_digests(found) if drew else {})
 
 
-def load_own_data(
-    name: str, brought: UserData, loss: str = "", rules: NaturalRules = ALL_OWNERS
-) -> OwnData:
-    """Check the data that a user brought, for a loss of this name; see `checked_labels`.
+def load_own_data(brought: UserData, spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+    """Check the data that a user brought, for the spec's loss; see `checked_labels`.
 
     The data are inputs and labels to train on, then to test on. Inputs are images, uint8
     [n, C, H, W], normalised by the training pixels; or of any shape [n, …], floating and finite,
@@ -103,11 +94,11 @@ def load_own_data(
     fifth value has the positions of each client in the training part, or the owner of each of its
     samples, with a sixth for the test part. Three values are inputs, labels and owners. Or they are
     two: the inputs and labels of each client, and those to test on, or a list of each client's.
-    `divide_by_owner` follows the ``rules``.
+    `divide_by_owner` follows the spec.
     """
-    where, returned = f"{DATA}: {printable(name)}", brought.value
+    where, returned = f"{DATA}: {printable(spec.dataset)}", brought.value
     named = _parts(returned, where)
-    checked = dict(zip(named, _checked(named, where, loss), strict=True))
+    checked = dict(zip(named, _checked(named, where, spec.loss), strict=True))
     names = tuple(map(str, range(count_classes([part.labels for part in checked.values()], where))))
     train = _joined([part for name, part in checked.items() if not name.startswith(_TEST)])
     tests = [part for name, part in checked.items() if name.startswith(_TEST)]
@@ -119,15 +110,13 @@ def load_own_data(
     elif len(returned) == 5 and returned[4] is not None and not owners:
         split = Split(client_positions(returned[4], where, len(train.labels)))
     of_split = owners_digest(owners) if owners else split.digest() if split.train else None
-    if rules.num_clients is not None:  # the recipe chooses among them, and says so
+    if spec.partition_method == NATURAL:  # the recipe chooses among them, and says so
         owners = owners or owners_of(split, pixels)
         of_split = None if owners else of_split
     if owners:
-        pixels, split = divide_by_owner(pixels, owners, rules)
+        pixels, split = divide_by_owner(pixels, owners, spec)
     fingerprint = brought.fingerprint(tensors, of_split)
-    if pixels.train_images.dtype == torch.uint8:
-        return OwnData(normalised_by_training_part(pixels, names, split), fingerprint)
-    return OwnData(ImageDataset(pixels, names, split=split), fingerprint)
+    return normalised_by_training_part(pixels, names, split), fingerprint
 
 
 def _joined(parts: Sequence[_Part]) -> _Part:

@@ -35,6 +35,17 @@ def data_folder(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def users_folder(folder: Path | None) -> Iterator[tuple[Path, str]]:
+    """Give the folder that ``data_dir`` names, which must be there, and what to call it."""
+    assert folder is not None, "a checked recipe names the folder"
+    where = f"data_args.data_dir: {printable(folder)}"
+    if not folder.is_dir():
+        raise UserError(f"{where}: no such folder")
+    with data_folder(folder):
+        yield folder, where
+
+
+@contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a data folder; OSError where none can be had."""
     own = folder / OWN_FOLDER

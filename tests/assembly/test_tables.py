@@ -10,17 +10,25 @@ import torch
 from torch import nn
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.data.images import Pixels
 from fednnnn_plugin.data.own_data import bring_data, load_own_data
+from fednnnn_plugin.data.spec import DataSpec
 
 from ..tiny import PARTS, TEST, quick_run
 
 datasets = pytest.importorskip("datasets")
 
+MINE = DataSpec("mine", Path(), False, "iid", "balanced", 2, 1.0, 1, 4, 0)
 FOUR = {"client_num_in_total": 4, "client_num_per_round": 4, "comm_round": 1}
 
 
 def table(inputs: Any, labels: Any) -> Any:
     return datasets.Dataset.from_dict({"label": labels.tolist(), "x": inputs.tolist()})
+
+
+def load(given: object) -> Pixels:
+    dataset, _ = load_own_data(bring_data("mine", seed=0, given=given), MINE)
+    return dataset.pixels
 
 
 def pictures(images: np.ndarray) -> Any:
@@ -52,7 +60,7 @@ def test_pictures_have_their_channels_first(shape: tuple[int, ...]) -> None:
     images = rng.integers(0, 256, (6, *shape), dtype=np.uint8)
     both = datasets.DatasetDict(train=pictures(images[:4]), test=pictures(images[4:]))
     for given in (both, (both["train"], both["test"])):
-        loaded = load_own_data("mine", bring_data("mine", seed=0, given=given)).dataset.pixels
+        loaded = load(given)
         expected = images[:4, None] if len(shape) == 2 else images[:4].transpose(0, 3, 1, 2)
         assert loaded.train_images.tolist() == expected.tolist()
         assert loaded.test_labels.tolist() == [0, 1]
@@ -63,12 +71,12 @@ def test_columns_are_arrays() -> None:
     if isinstance(one["x"], list):
         pytest.skip("of releases before 4.0 a column is a list")
     given = (one["x"], one["label"], one["x"], one["label"])
-    loaded = load_own_data("mine", bring_data("mine", seed=0, given=given)).dataset.pixels
+    loaded = load(given)
     assert loaded.train_labels.tolist() == [0, 1, 2, 1]
     named = table(torch.ones(2, 2), np.array(["a", "b"]))
     for given in ((named["x"], named["label"]) * 2, (named, named)):
         with pytest.raises(fp.UserError, match=r"train_labels: names, such as 'a': .*factorize"):
-            load_own_data("mine", bring_data("mine", seed=0, given=given))
+            load(given)
 
 
 def test_table_of_other_columns_says_what_it_has() -> None:

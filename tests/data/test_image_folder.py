@@ -6,6 +6,7 @@ import shutil
 import struct
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from PIL import ExifTags, Image
 
 from fednnnn_plugin.data import image_files, image_tree
 from fednnnn_plugin.data.images import ImageDataset
-from fednnnn_plugin.data.sets.image_folder import load_image_folder
+from fednnnn_plugin.data.sets import DATASETS
 
-from .conftest import refusal
+from .conftest import DIGITS, refusal
 
 
 def save(path: Path, value: int, size: tuple[int, int] = (6, 4)) -> Path:
@@ -40,8 +41,12 @@ def parts(tmp_path: Path) -> Path:
 
 
 def load(folder: Path, **changed: Any) -> ImageDataset:
-    settings: dict[str, Any] = {"image_size": None, "test_fraction": 0.2, "seed": 0}
-    return load_image_folder(folder, folder.parent / "cache", **settings | changed)[0]
+    return loaded(folder, **changed)[0]
+
+
+def loaded(folder: Path, **changed: Any) -> tuple[ImageDataset, Any]:
+    given: dict[str, Any] = {"data_dir": folder, "data_cache_dir": folder.parent / "cache"}
+    return DATASETS["image_folder"].load(replace(DIGITS, **given | {"seed": 0} | changed))
 
 
 def test_folder_in_parts_worked_by_hand(parts: Path) -> None:
@@ -82,8 +87,8 @@ def test_digest_is_of_the_images_for_every_seed(parts: Path, *, whole: bool) -> 
     for image in (folder / "cat").glob("*") if whole else ():
         save(image.with_name(f"more-{image.name}"), 40)
 
-    def digest(seed: int) -> str:
-        return load_image_folder(folder, parts.parent / "cache", None, 0.4, seed)[1]
+    def digest(seed: int) -> object:
+        return loaded(folder, test_fraction=0.4, seed=seed)[1]
 
     before = digest(0)
     assert digest(1) == before

@@ -1,7 +1,8 @@
 """Data of a user's own: any shape, tensors or arrays, and one line for all that is wrong."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from torch import Tensor
 from torch.nested import nested_tensor
 from torch.utils.data import Dataset
 
-from fednnnn_plugin.data.own_data import OwnData, bring_data, load_own_data
+from fednnnn_plugin.data.images import ImageDataset
+from fednnnn_plugin.data.own_data import bring_data, load_own_data
 
-from .conftest import refusal
+from .conftest import DIGITS, refusal
 
 
 def images(n: int = 4, value: int = 0, *shape: int) -> Tensor:
@@ -25,10 +27,12 @@ def labels(n: int = 4) -> Tensor:
     return torch.arange(n) % 2
 
 
-def load(given: object, seed: int = 0) -> OwnData:
+def load(
+    given: object, seed: int = 0, loss: str = "cross_entropy"
+) -> tuple[ImageDataset, Mapping[str, Any]]:
     """Load data, or what a function returns."""
-    name = "<object>:mine"
-    return load_own_data(name, bring_data(name, seed=seed, given=given), "cross_entropy")
+    spec = replace(DIGITS, dataset="<object>:mine", loss=loss)
+    return load_own_data(bring_data(spec.dataset, seed=seed, given=given), spec)
 
 
 @pytest.mark.parametrize("form", [torch.as_tensor, np.asarray])
@@ -36,7 +40,7 @@ def test_own_data_of_uint8_is_normalised(form: Callable[[Tensor], object]) -> No
     train = images()
     train[:2] = 100
     parts = (train, labels().short(), images(2, 200), torch.tensor([0, 2]))
-    dataset = load(tuple(map(form, parts))).dataset
+    dataset, _ = load(tuple(map(form, parts)))
     assert dataset.class_names == ("0", "1", "2")
     assert dataset.pixels.train_labels.dtype == torch.int64
     assert dataset.mean == pytest.approx((50,))
@@ -58,7 +62,7 @@ def test_own_data_of_uint8_is_normalised(form: Callable[[Tensor], object]) -> No
 def test_own_data_of_other_types_is_unchanged(
     inputs: Callable[[int], object], values: list[object], dtype: torch.dtype
 ) -> None:
-    dataset = load((inputs(4), np.arange(4), inputs(2), np.arange(2, dtype="u2"))).dataset
+    dataset, _ = load((inputs(4), np.arange(4), inputs(2), np.arange(2, dtype="u2")))
     tensor = dataset.pixels.test_images
     assert tensor.tolist() == values
     assert tensor.dtype == dataset.pixels.train_images.dtype == dtype
@@ -127,8 +131,7 @@ X = np.ones((4, 6), np.float32)
     ],
 )
 def test_labels_of_a_table_say_what_to_do(column: Any, loss: str, remedy: str) -> None:
-    given = bring_data("<object>:mine", seed=0, given=(X, column, X, column))
-    message = refusal(load_own_data, "<object>:mine", given, loss)
+    message = refusal(load, (X, column, X, column), loss=loss)
     assert message.startswith("data_args.dataset: <object>:mine: train_labels: ")
     assert remedy in message
 
@@ -148,8 +151,7 @@ def test_labels_of_a_table_say_what_to_do(column: Any, loss: str, remedy: str) -
 def test_labels_are_what_the_loss_takes(
     column: Any, loss: str, dtype: torch.dtype, classes: int
 ) -> None:
-    given = bring_data("<object>:mine", seed=0, given=(X, column, X, column))
-    loaded = load_own_data("<object>:mine", given, loss).dataset
+    loaded, _ = load((X, column, X, column), loss=loss)
     assert loaded.pixels.train_labels.dtype == dtype
     assert loaded.pixels.train_labels.tolist() == np.asarray(column).tolist()
     assert len(loaded.class_names) == classes
@@ -161,14 +163,14 @@ def test_own_data_that_is_drawn_follows_the_seed() -> None:
         return x, labels(), x, labels()
 
     one, again, other = (load(drawn, seed) for seed in (1, 1, 2))
-    parts = [of.dataset.pixels.train_images for of in (one, again, other)]
+    parts = [dataset.pixels.train_images for dataset, _ in (one, again, other)]
     assert torch.equal(parts[0], parts[1])
     assert not torch.equal(parts[0], parts[2])
-    before, after = (of.fingerprint["data"] for of in (one, other))
+    before, after = (fingerprint["data"] for _, fingerprint in (one, other))
     assert before.keys() == {"code", "drawn_tensors"}
     assert before["code"] == after["code"]
     assert before["drawn_tensors"] != after["drawn_tensors"]
     whole = (images(), labels(), images(), labels(), [[0, 1], [2, 3]])
-    one, other = (load(lambda: whole, seed).fingerprint for seed in (1, 2))
+    one, other = (load(lambda: whole, seed)[1] for seed in (1, 2))
     assert one == other
     assert one.keys() == {"data", "split"}

@@ -21,7 +21,7 @@ from fednnnn_plugin.data.sets import HUB_NAME, named_dataset
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.data.tables import LABELS, column_values, named_column, owner_column
 from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
+from fednnnn_plugin.fingerprint import Fingerprint
 
 _ARGUMENTS = ("input_column", "label_column", "revision", "subset", "split", "test_split")
 
@@ -51,9 +51,7 @@ def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
     names = names or tuple(map(str, range(count_classes([part.labels for part in parts], where))))
     x, y = parts[0]
     pixels = Pixels(x, y, *(parts[1] if test is not None else (x[:0], y[:0])))
-    digest = tensors_digest(pixels._asdict().items())
-    dataset = divided_dataset(pixels, names, _owners(tables, spec, where), spec)
-    return dataset, {"data": {"tensors": digest}}
+    return divided_dataset(pixels, names, _owners(tables, spec, where), spec)
 
 
 def _columns(table: Any, arguments: dict[str, str], owners: str | None, where: str) -> _Columns:

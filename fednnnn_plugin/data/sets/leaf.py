@@ -1,6 +1,7 @@
 """A LEAF folder: samples of users, in JSON files."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,44 +25,38 @@ from fednnnn_plugin.data.leaf_samples import (
 from fednnnn_plugin.data.natural import Owners
 from fednnnn_plugin.data.own_data import checked_part
 from fednnnn_plugin.data.sets import named_dataset
-from fednnnn_plugin.data.sources import data_folder
+from fednnnn_plugin.data.sources import users_folder
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.fingerprint import Fingerprint
 
 
 @named_dataset("leaf", arguments=("input_column",))
 def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
     """Read the files; a sample is numbers, pixels, the name of an image file, or a text."""
-    assert spec.data_dir is not None, "a checked recipe names the folder"
-    where = f"data_args.data_dir: {printable(spec.data_dir)}"
-    if not spec.data_dir.is_dir():
-        raise UserError(f"{where}: no such folder")
-    with data_folder(spec.data_dir):
-        train, test = read_leaf(spec.data_dir, where)
+    with users_folder(spec.data_dir) as (folder, where):
+        train, test = read_leaf(folder, where)
         first = len(train.labels)
         if not first:
             raise UserError(f"{where}: no user has a sample to train on")
         inputs, labels, names = _tensors(
-            train.inputs + test.inputs, train.labels + test.labels, where, spec
+            train.inputs + test.inputs, train.labels + test.labels, folder, where, spec
         )
     inputs, labels = checked_part((inputs, labels), where, loss=spec.loss)
     names = names or tuple(map(str, range(count_classes([labels], where))))
     pixels = Pixels(inputs[:first], labels[:first], inputs[first:], labels[first:])
     users = np.asarray(train.users + test.users)
     owners = Owners(users[:first], users[first:])
-    digest = tensors_digest(pixels._asdict().items())
-    return divided_dataset(pixels, names, owners, spec), {"data": {"tensors": digest}}
+    return divided_dataset(pixels, names, owners, spec)
 
 
 def _tensors(
-    inputs: list[Any], labels: Sequence[Any], where: str, spec: DataSpec
+    inputs: list[Any], labels: Sequence[Any], folder: Path, where: str, spec: DataSpec
 ) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """Return the inputs, the labels, and the names of classes that are texts."""
     inputs = chosen_field(inputs, spec.arguments.get("input_column"), where)
     if are_file_names(inputs):
-        assert spec.data_dir is not None
-        images = named_images(inputs, spec.data_dir, spec.data_cache_dir, spec.image_size, where)
+        images = named_images(inputs, folder, spec.data_cache_dir, spec.image_size, where)
         return images, *as_classes(labels, where)
     if are_texts(inputs):
         tokens, numbered, known = as_tokens(inputs, labels)
