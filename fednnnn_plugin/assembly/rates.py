@@ -8,9 +8,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from fednnnn_plugin.client.rate_schedule import (
     TORCH_SCHEDULES,
-    Exponential,
     Rates,
-    Table,
     schedule_factors,
     torch_rates,
     warm_up_rates,
@@ -37,8 +35,8 @@ def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rat
     train = recipe.train_args
     rate, given = train.learning_rate, train.learning_rate_schedule
     if given is None:
-        slower = train.learning_rate_decay not in (None, 1)
-        return Exponential(rate, train.learning_rate_decay or 1.0) if slower else None
+        decay = train.learning_rate_decay or 1.0
+        return None if decay == 1 else lambda number: rate * decay ** (number - 1)
     settings: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
     name, warmup = settings.pop("name"), settings.pop("warmup_rounds", 0)
     warm = warm_up_rates(rate, warmup)[: train.comm_round]
@@ -56,13 +54,14 @@ def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rat
                     rate * _number(call_code(own, where, number), f"{where}: round {number}")
                     for number in range(1, left + 1)
                 ]
-    for number, each in enumerate((*warm, *found), start=1):
+    rates = (*warm, *found)
+    for number, each in enumerate(rates, start=1):
         if not _LEAST <= each <= _MOST:
             raise UserError(
                 f"{where}: round {number}: a learning rate of {each:g}: must be a number of "
                 "1.2e-38 to 3.4e38"
             )
-    return Table((*warm, *found))
+    return lambda number: rates[number - 1]
 
 
 def _is_scheduler(found: object) -> bool:

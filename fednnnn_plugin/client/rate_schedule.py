@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,29 +22,6 @@ TORCH_SCHEDULES = {
     if isinstance(found, type) and issubclass(found, LRScheduler) and name.endswith("LR")
     if name not in ("LambdaLR", "MultiplicativeLR", "SequentialLR")
 } | {"CosineAnnealingWarmRestarts": torch.optim.lr_scheduler.CosineAnnealingWarmRestarts}
-
-
-@dataclass(frozen=True)
-class Exponential:
-    """``η_r = η d^(r-1)``, for any number of rounds."""
-
-    rate: float
-    decay: float
-
-    def __call__(self, number: int) -> float:
-        """Return the rate of a round."""
-        return self.rate * self.decay ** (number - 1)
-
-
-@dataclass(frozen=True)
-class Table:
-    """The rates of rounds 1, 2, …, in their order."""
-
-    rates: tuple[float, ...]
-
-    def __call__(self, number: int) -> float:
-        """Return the rate of a round."""
-        return self.rates[number - 1]
 
 
 def schedule_factors(name: str, settings: Mapping[str, Any]) -> Factors:

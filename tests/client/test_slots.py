@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from fednnnn_plugin.client.correction import Correction
-from fednnnn_plugin.client.rate_schedule import Exponential
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.client.slots import Slots, Stage
 from fednnnn_plugin.client.step_graphs import StepGraphs
@@ -61,7 +60,7 @@ DROPPING = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, 10))
     ("model", "settings", "corrected", "captures"),
     [
         (Small(), {"prox_mu": 0.3, "weight_decay": 5e-3}, False, 7),
-        (Small(), {"schedule": Exponential(0.05, 0.5)}, False, 0),
+        (Small(), {"schedule": lambda number: 0.05 / 2 ** (number - 1)}, False, 0),
         (Small(), {"optimizer": partial(torch.optim.Adam, weight_decay=0.1)}, False, 0),
         (Small(), {}, True, 0),
         (DROPPING, {}, False, 0),

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from fednnnn_plugin.client.rate_schedule import Exponential
 from fednnnn_plugin.client.step_graphs import StepGraphs
 from fednnnn_plugin.server.layout import ModelState
 
@@ -73,7 +72,7 @@ def test_group_by_graphs_is_as_one_by_one(settings: dict[str, Any]) -> None:
 
 def test_changing_rate_is_not_captured() -> None:
     captured = Captured()
-    clients = Clients(Small(), (8, 8), replace(SGD, schedule=Exponential(0.05, 0.9)))
+    clients = Clients(Small(), (8, 8), replace(SGD, schedule=lambda number: 0.05 / number))
     clients.graphs = StepGraphs(captured)
     clients.group().train(clients.served, clients.orders, round_number=2)
     assert captured.captures == 0
