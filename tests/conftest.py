@@ -105,11 +105,15 @@ def unmeasured() -> dict[str, str]:
     return {name: v for name, v in os.environ.items() if not name.startswith("COVERAGE_")}
 
 
-@pytest.fixture(scope="session")
-def commands(tmp_path_factory: pytest.TempPathFactory, unmeasured: dict[str, str]) -> Commands:
+@pytest.fixture
+def commands(
+    tmp_path_factory: pytest.TempPathFactory, unmeasured: dict[str, str]
+) -> Iterator[Commands]:
     no_cache = {"PYTHONDONTWRITEBYTECODE": "1"}  # it would count as a change of a file
     with patch.dict(os.environ, unmeasured | no_cache, clear=True):
-        return Commands(tmp_path_factory.mktemp("screens"))
+        made = Commands(tmp_path_factory.mktemp("screens"))
+    yield made
+    made.kill_all()
 
 
 @pytest.hookimpl(optionalhook=True)

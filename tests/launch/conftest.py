@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ..support.processes import WATCHDOG
+from ..support.processes import WATCHDOG, kill_with_children
 
 _LAUNCH = Path(__file__).parents[2] / "launch"
 
@@ -66,4 +66,5 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
     made = Launcher(tmp_path)
     yield made
     for process in made.running:
-        process.kill()
+        if process.poll() is None:
+            kill_with_children(process.pid)

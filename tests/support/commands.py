@@ -7,7 +7,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from .processes import WATCHDOG, Ended
+from .processes import WATCHDOG, Ended, kill_with_children
 
 COMMAND = str(Path(__file__).with_name("command_process.py"))
 PRELOADED = [
@@ -34,14 +34,14 @@ class Commands:
     """Starts ``fednnnn`` commands, each in a process of its own; see `command_process`."""
 
     def __init__(self, screens: Path) -> None:
-        self._screens, self._count = screens, 0
+        self._screens = screens
+        self._started: list[ForkServerProcess] = []
         forkserver.set_forkserver_preload(PRELOADED)
         forkserver.ensure_running()
 
     def start(self, *arguments: str | Path, folder: Path, **limits: Any) -> ForkServerProcess:
         """Start a command in a folder, with the limits and faults of `command_process`."""
-        self._count += 1
-        screen = str(self._screens / str(self._count))
+        screen = str(self._screens / str(len(self._started)))
         asked = {"arguments": list(map(str, arguments)), "folder": folder, "screen": screen}
         asked |= {"memory": 0, "processor": 0, "watch": "", "copied": "", "full": ()}
         asked |= {"watchdog": WATCHDOG} | limits
@@ -49,6 +49,7 @@ class Commands:
             target=runpy.run_path, args=(COMMAND, {"ASKED": asked}), name=screen
         )
         process.start()
+        self._started.append(process)
         return process
 
     def wait(self, process: ForkServerProcess) -> Ended:
@@ -60,3 +61,9 @@ class Commands:
     def run(self, *arguments: str | Path, **options: Any) -> Ended:
         """Start a command and wait for its end."""
         return self.wait(self.start(*arguments, **options))
+
+    def kill_all(self) -> None:
+        """Kill what a test that failed has left, or pytest would wait for it at its end."""
+        for process in self._started:
+            if process.is_alive() and process.pid:
+                kill_with_children(process.pid)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from .processes import WATCHDOG, Ended
+from .processes import WATCHDOG, Ended, kill_with_children
 
 BIN = Path(sys.executable).parent
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # in a container
@@ -25,7 +25,8 @@ def started(
     try:
         yield process
     finally:
-        process.kill()
+        if process.poll() is None:
+            kill_with_children(process.pid)  # a stopped rank would outlive mpirun
 
 
 def on_ranks(ranks: int, *command: str | Path, cwd: Path | None = None) -> Ended:
