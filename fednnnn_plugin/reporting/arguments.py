@@ -8,7 +8,6 @@ from contextlib import suppress
 from math import isfinite
 from numbers import Real
 from pathlib import Path
-from typing import cast
 
 import pandas as pd
 
@@ -66,14 +65,7 @@ def parsed_target(given: object) -> tuple[str | None, float]:
         name, _, value = given.rpartition("=")
         with suppress(ValueError):
             value = float(value)
-    if not isinstance(value, Real):
-        check_finite(TARGET, given)
-    check_finite(TARGET, value)
-    return name.strip() or None, float(cast(float, value))
-
-
-def check_finite(what: object, given: object) -> None:
-    """Refuse what is no finite number."""
-    hint = ", or NAME=NUMBER, as worst_10=0.6" * (what is TARGET)
-    if not isinstance(given, Real) or not isfinite(given):
-        raise UserError(f"{what}: {shown(given)}: must be a finite number{hint}")
+    if not isinstance(value, Real) or not isfinite(value):
+        must = "must be a finite number, or NAME=NUMBER, as worst_10=0.6"
+        raise UserError(f"{TARGET}: {shown(given)}: {must}")
+    return name.strip() or None, float(value)

@@ -68,7 +68,7 @@ def accuracy(runs: pd.DataFrame) -> Table:
     for column, heading in _further(runs, numbers):
         found = _last_values(runs, column, numbers)
         numbers[[f"{column}_{name}" for name in found]] = found.to_numpy()
-        factor, digits = (100.0, 2) if heading.endswith("(%)") else (1.0, 4)
+        factor, digits = _scale(ACCURACY if heading.endswith("(%)") else heading)
         rows[heading] = [
             _mean_text(mean * factor, sd * factor, int(seeds), digits)
             for mean, sd, seeds in found.to_numpy()
