@@ -353,7 +353,6 @@ def traced(factor: float) -> nn.Module:
         ),
         (changed, (lambda model: None, lambda model: model[1].eval())),
         (lambda kept: Buffered(persistent=kept), (True, False)),
-        (lambda n: nn.utils.spectral_norm(nn.Linear(2, 2), n_power_iterations=n), (1, 2)),
         (
             lambda n: nn.utils.parametrizations.spectral_norm(
                 nn.Linear(2, 2), n_power_iterations=n
@@ -361,11 +360,9 @@ def traced(factor: float) -> nn.Module:
             (1, 2),
         ),
         (lambda dim: nn.utils.weight_norm(nn.Linear(2, 2), dim=dim), (0, 1)),
-        (lambda width: Wide(Namespace(own=object(), width=width)), (1, 2)),
         (lambda end: Wide(Namespace(values=torch.arange(5000) % end)), (7, 8)),
         (lambda kind: Wide(torch.fx.symbolic_trace(kind())), (nn.ReLU, nn.Tanh)),
         (traced, (1.0, 2.0)),
-        (lambda kind: torch.jit.script(kind()), (nn.ReLU, nn.Tanh)),
         (lambda days: Wide(datetime.timedelta(days)), (1, 2)),
     ],
 )

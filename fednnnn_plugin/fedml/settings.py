@@ -19,6 +19,7 @@ from fednnnn_plugin.fedml.keys import (
 from fednnnn_plugin.fedml.methods import PROXIMAL, is_allowed_code, is_proximal
 from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
+from fednnnn_plugin.recipe.consistency import cross_silo_keys
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.method_keys import (
     CLIENT_METHOD,
@@ -37,8 +38,8 @@ from fednnnn_plugin.user_code import names_code
 
 AUTO = "auto"  # of start_round: the rounds that the server's state has
 _SERVER_KEYS = (
-    *("random_seed", "start_round", "client_weighting", "max_client_norm", "max_client_failures"),
-    *("server_state_path", "keep_states", "save_path", "metrics_path", "prometheus_path"),
+    *("random_seed", "client_weighting", "max_client_norm", "max_client_failures"),
+    *(key for key in cross_silo_keys() if key != "client_threads"),
     *("warn_norm_ratio", "warn_alignment", "warn_weight_share"),
 )
 _CLIENT_KEYS = (
