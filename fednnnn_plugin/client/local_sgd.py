@@ -23,7 +23,7 @@ Tensors = tuple[Tensor, ...]
 
 
 def uninterrupted() -> None:
-    """Is called before each step: another function may raise, which ends the training."""
+    """Do nothing before a step; another function may raise instead, which ends the training."""
 
 
 @dataclass(frozen=True)

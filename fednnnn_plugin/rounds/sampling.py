@@ -130,9 +130,9 @@ def available_clients(available: Available, round_number: int, num_clients: int)
 
 
 def _checked(given: Any, where: str, num_clients: int, cohort_size: int | None) -> list[int]:
-    """Return the clients that a user's function gave as a list of ``int``: m, or any number.
+    """Return the clients that a user's function gave, as ``int``: m of them, or any number.
 
-    Of what has no end, no more is read than tells.
+    An iterable without an end is read only as far as needed.
     """
     listed = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
     clients: list[Any] = []

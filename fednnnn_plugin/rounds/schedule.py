@@ -1,4 +1,4 @@
-"""What a federation does in each round: who trains, with which weights, and what is tested."""
+"""The schedule of a run: which clients train in a round, with which weights; what is tested."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -329,5 +329,5 @@ def _test_of(number: int) -> Iterator[None]:
 
 
 def _root(error: BaseException | None) -> BaseException | None:
-    """Return the user's own exception behind the line that stands for it."""
+    """Return the user's exception, of which a one-line error was made."""
     return error.__cause__ if isinstance(error, Failure) and error.__cause__ else error

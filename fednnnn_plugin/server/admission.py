@@ -57,7 +57,7 @@ def check_client(
 
 
 def check_dense(tensor: object, where: str) -> None:
-    """Refuse what is no tensor, or sparse, nested or without values; some have not even a shape."""
+    """Refuse what is not a tensor, or a sparse or nested one, or one without values."""
     if not isinstance(tensor, Tensor):
         raise UserError(f"{where} {type(tensor).__name__}: must be a tensor")
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta:

@@ -57,9 +57,9 @@ class Rows:
 class BufferSum:
     """Adds the clients' buffers, frozen parameters included, exactly and in any order.
 
-    Of a floating entry that is ``w_t``'s in every client nothing is kept; where some moved it, the
-    others count with ``w_t``'s. ``measured`` says that changes are: ``‖b_k - b_t‖₂``, over all
-    floating entries of a client together.
+    A floating entry that no client changed takes no memory; where some changed it, the others count
+    with that of ``w_t``. If ``measured``, ``‖b_k - b_t‖₂`` is computed, over all floating entries
+    of a client together.
     """
 
     def __init__(self, layout: Layout, w_t: State, device: torch.device, *, measured: bool) -> None:

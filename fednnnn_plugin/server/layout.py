@@ -98,7 +98,7 @@ class Block:
 
 
 class Layout(Block):
-    """Where each entry of a model's state stands: what is trained in the vector, in this order.
+    """The place of each entry of a model's state: trained ones are in the vector, in this order.
 
     The parameters of one module are neighbours, so that a module's norm is that of a slice; else
     they keep the order of the state. What is not trained is a buffer, frozen parameters included.
