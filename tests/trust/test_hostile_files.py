@@ -14,16 +14,17 @@ from ..support.commands import quick_words
 
 LIMITS = {"memory": 1 << 30, "processor": 100}
 CONTENTS = ("cut", "flipped", "nested", "huge")
-PLACES = ("folder", "pipe", "endless", "nowhere")
+PLACES = ("folder", "pipe", "nowhere")
 CHECKPOINTS, NEWEST = "checkpoint/round-*", "checkpoint/round-000002-*"
 KEPT = "clients/*-round-000002*"
 REFUSED = ["fingerprint.json", "client_batching.json"]  # with any damage
 ANY = ["recipe.yaml", "metrics.jsonl", "summary.json", NEWEST, *REFUSED, KEPT]
 DAMAGED = {"lost": [KEPT]} | {kind: [*ANY] for kind in CONTENTS}
+DAMAGED["nested"] = [name for name in ANY if name not in (NEWEST, KEPT)]  # what has brackets
 _NAMES = [*ANY, "model.safetensors"]  # one check refuses all that is no regular file
 DAMAGED |= {kind: _NAMES[place :: len(PLACES)] for place, kind in enumerate(PLACES)}
 DAMAGED["flipped"].append(CHECKPOINTS)
-for _kind in ("huge", "pipe", "endless"):
+for _kind in ("huge", "pipe"):
     DAMAGED[_kind] += ["fedml.log", ".lock"]
 
 
@@ -31,8 +32,8 @@ def damage(path: Path, kind: str) -> None:
     """Put something else in a file's place."""
     content = path.read_bytes()
     path.unlink()
-    if kind in ("endless", "nowhere"):
-        path.symlink_to({"endless": "/dev/zero"}.get(kind, kind))
+    if kind == "nowhere":
+        path.symlink_to(kind)
     elif kind == "folder":
         path.mkdir()
     elif kind == "pipe":
