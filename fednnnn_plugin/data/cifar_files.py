@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -30,7 +30,7 @@ class CifarFiles(NamedTuple):
         """Read what `source` found; an archive is unpacked where it lies, for later starts too."""
         if source.name != self.archive:
             return self._read_batches(source)
-        check_file(source, _MAX_BYTES, self._torchvisions.tgz_md5)
+        check_file(source, _MAX_BYTES, getattr(torchvision_datasets(), self.name).tgz_md5)
         extract = torchvision_datasets().utils.extract_archive
         try:
             with arriving(source.parent) as place:
@@ -42,12 +42,8 @@ class CifarFiles(NamedTuple):
                 return self._read_batches(Path(place) / self.folder)
         return self._read_batches(source.parent / self.folder)
 
-    @property
-    def _torchvisions(self) -> Any:
-        return getattr(torchvision_datasets(), self.name)
-
     def _read_batches(self, folder: Path) -> Pixels:
-        cifar = self._torchvisions
+        cifar = getattr(torchvision_datasets(), self.name)
         meta = (cifar.meta["filename"], cifar.meta["md5"])
         for name, md5 in (*cifar.train_list, *cifar.test_list, meta):
             check_file(folder / name, _MAX_BYTES, md5)

@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -34,15 +33,10 @@ def read_tree(
     return Pixels(images[:first], labels[:first], images[first:], labels[first:]), classes
 
 
-class Tree(NamedTuple):
-    """The classes of a tree, and of each part, the training part first, its images and labels."""
+def scan_tree(folder: Path, where: str) -> tuple[tuple[str, ...], list[list[tuple[str, int]]]]:
+    """Return the classes, and of each part, the training part first, its images and labels.
 
-    classes: tuple[str, ...]
-    parts: list[list[tuple[str, int]]]
-
-
-def scan_tree(folder: Path, where: str) -> Tree:
-    """List the images of ``train/<class>/*`` and ``test/<class>/*``, or of ``<class>/*``.
+    They are those of ``train/<class>/*`` and ``test/<class>/*``, or of ``<class>/*``.
 
     It has the first layout where it has a folder ``train``, and a folder ``test`` beside or any
     folder in it; in the second all are training images. The sorted names of the class folders are
@@ -79,7 +73,7 @@ def scan_tree(folder: Path, where: str) -> Tree:
         )
     why = "" if has_parts else f"the folders {printable(', '.join(classes))} were read as classes; "
     listed = [_images(part, classes, f"{why}expected {_LAYOUTS}{hint}") for part in parts]
-    return Tree(tuple(classes), listed)
+    return tuple(classes), listed
 
 
 def _folders(folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fednnnn_plugin.data.class_split import places_of_classes
 from fednnnn_plugin.data.images import Pixels, Split
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError
@@ -153,9 +154,7 @@ def _drawn(owners: NDArray[np.intp], spec: DataSpec, total: int) -> NDArray[np.i
 
 def _rows_by_owner(owner_of: NDArray[np.intp], count: int) -> list[Tensor]:
     """Return the places of each owner's samples, int64, ascending."""
-    order = np.argsort(owner_of, kind="stable")
-    bounds = np.bincount(owner_of, minlength=count).cumsum()[:-1]
-    return [torch.from_numpy(rows) for rows in np.split(order, bounds)]
+    return [*map(torch.from_numpy, places_of_classes(owner_of, count))]
 
 
 def _parted(rows: Tensor, fraction: float, rng: np.random.Generator) -> tuple[Tensor, Tensor]:

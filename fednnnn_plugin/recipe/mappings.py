@@ -14,22 +14,17 @@ MOST = 2**31 - 1
 class Part(NamedTuple):
     """A key of a mapping: which values it takes, and in which words."""
 
-    takes: Callable[[Any], bool]
+    check: Callable[[Any], bool]
     allowed: str
 
 
 def whole(least: int) -> Part:
     """Return a part for whole numbers from the least one on."""
 
-    def takes(value: Any) -> bool:
+    def check(value: Any) -> bool:
         return type(value) is int and least <= value <= MOST
 
-    return Part(takes, f"a whole number of {least} to {MOST}")
-
-
-def number(key: Key) -> Part:
-    """Return a part for the numbers of a key's range."""
-    return Part(key.check, key.allowed)
+    return Part(check, f"a whole number of {least} to {MOST}")
 
 
 def _is_finite(value: Any) -> bool:
@@ -38,7 +33,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _are_rounds(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(whole(1).takes, value))
+    return isinstance(value, list) and bool(value) and all(map(whole(1).check, value))
 
 
 ANY = Part(lambda value: True, "")
@@ -48,22 +43,22 @@ FINITE = Part(_is_finite, "a finite number")
 TEXT = Part(lambda value: isinstance(value, str) and bool(value), "text")
 
 
-def check_parts(given: Mapping[str, object], parts: Mapping[str, Part]) -> None:
+def check_parts(given: Mapping[str, object], parts: Mapping[str, Part | Key]) -> None:
     """Refuse a key that a mapping does not have, or a value out of its range."""
     for key, value in given.items():
         if key not in parts:
             hint = did_you_mean(key, parts)
             raise ValueError(f"{shown(key)} is none of its keys: {', '.join(parts)}{hint}")
-        if not parts[key].takes(value):
+        if not parts[key].check(value):
             raise ValueError(f"{key}: {shown(value)}: must be {parts[key].allowed}")
 
 
 #: The schedules of the learning rate by their names, with what they take beside warmup_rounds.
-SCHEDULES: dict[str, dict[str, Part]] = {
+SCHEDULES: dict[str, dict[str, Part | Key]] = {
     "constant": {},
-    "exponential": {"decay": number(_UP_TO_1)},
-    "step": {"factor": number(_UP_TO_1), "every": whole(1), "after": _ROUNDS},
-    "cosine": {"rounds": whole(1), "floor": number(decay())},
+    "exponential": {"decay": _UP_TO_1},
+    "step": {"factor": _UP_TO_1, "every": whole(1), "after": _ROUNDS},
+    "cosine": {"rounds": whole(1), "floor": decay()},
 }
 _OPTIONAL = {"every", "after", "rounds", "floor"}
 
@@ -89,11 +84,11 @@ def check_schedule(given: dict[str, Any], rounds: int) -> dict[str, Any]:
     return {"rounds": max(rounds - warmup, 1)} | given if name == "cosine" else given
 
 
-_STOP = {
+_STOP: dict[str, Part | Key] = {
     "metric": TEXT,
     "target": FINITE,
     "patience": whole(1),
-    "min_delta": number(non_negative()),
+    "min_delta": non_negative(),
 }
 
 

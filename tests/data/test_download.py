@@ -99,11 +99,3 @@ def test_download_is_done_by_one_process(mnist: Server, tmp_path: Path) -> None:
         process.join(60)
         assert process.exitcode == 0
     assert len(mnist.asked) == 8  # torchvision asks twice, first for a redirection
-
-
-def test_download_of_cifar10(
-    server: Server, tmp_path: Path, tiny_archive: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torchvision.datasets.CIFAR10, "url", f"{server.url}archive")
-    (server.folder / "archive").write_bytes(tiny_archive)
-    assert load("cifar10", tmp_path) == 20

@@ -2,7 +2,7 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,6 @@ from fednnnn_plugin.fingerprint import Fingerprint
 _ARGUMENTS = ("input_column", "label_column", "revision", "subset", "split", "test_split")
 
 
-class _Columns(NamedTuple):
-    inputs: str
-    labels: str
-
-
 @named_dataset(HUB_NAME, arguments=_ARGUMENTS)
 def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
     """Read the splits of a table: images, or numbers such as tokens, and their classes."""
@@ -41,9 +36,9 @@ def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
     arguments = {key: str(value) for key, value in spec.arguments.items()}
     train, test = read_tables(spec, arguments, where)
     tables = [train] if test is None else [train, test]
-    columns = _columns(train, arguments, spec.partition_by, where)
-    inputs = [_inputs(table, columns.inputs, spec, where) for table in tables]
-    labels, names = _labels(tables, columns.labels)
+    inputs_name, labels_name = _columns(train, arguments, spec.partition_by, where)
+    inputs = [_inputs(table, inputs_name, spec, where) for table in tables]
+    labels, names = _labels(tables, labels_name)
     parts = [
         checked_part((x, y), f"{where}: {part}", loss=spec.loss)
         for part, x, y in zip(("train: ", "test: "), inputs, labels, strict=False)
@@ -54,8 +49,10 @@ def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
     return divided_dataset(pixels, names, _owners(tables, spec, where), spec)
 
 
-def _columns(table: Any, arguments: dict[str, str], owners: str | None, where: str) -> _Columns:
-    """Return the columns that are named; else those that can only be meant."""
+def _columns(
+    table: Any, arguments: dict[str, str], owners: str | None, where: str
+) -> tuple[str, str]:
+    """Return the columns of inputs and labels that are named; else those that can only be meant."""
     names = table.column_names
     named_column(owners, "data_args.partition_by", table, where)
     inputs, labels = (
@@ -67,7 +64,7 @@ def _columns(table: Any, arguments: dict[str, str], owners: str | None, where: s
     if inputs is None:
         rest = [name for name in names if name not in (labels, owners)]
         inputs = _only(rest, "input_column", names)
-    return _Columns(inputs, labels)
+    return inputs, labels
 
 
 def _only(found: list[str], key: str, names: list[str]) -> str:
