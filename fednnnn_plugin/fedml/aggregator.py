@@ -102,7 +102,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         tester: ServerAggregator | None = None,
     ) -> None:
         end_federation_together(args)
-        refuse_replaced(self, FedNNNNAggregator, _KEPT, "state and records depend on it")
+        self._check_own()
         theirs = None if tester is None else Tester(tester, model)
         is_server = getattr(args, "role", "server") != "client"  # FedML's scripts build one in each
         self.is_at_its_state = is_server and continue_from_state(args)
@@ -140,9 +140,23 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             self._records.say_settings(self._recipe, served_alone=global_privacy())
 
     def set_id(self, aggregator_id: int) -> None:
-        """Set the aggregator's number, as FedML does before the first round; the tester's too."""
+        """Set the aggregator's number, as FedML does before the first round; the tester's too.
+
+        Raises:
+            UserError: an instance that replaces what state and records depend on, or whose class
+                does not call this one's constructor.
+        """
+        self._check_own()
+        if not hasattr(self, "_records"):
+            raise UserError(
+                f"server_aggregator: {type(self).__name__}: its __init__ does not call "
+                "FedNNNNAggregator's: it must, with the model and the arguments"
+            )
         super().set_id(aggregator_id)
         self._tester.set_id(aggregator_id)
+
+    def _check_own(self) -> None:
+        refuse_replaced(self, FedNNNNAggregator, _KEPT, "state and records depend on it")
 
     @property
     def rounds_done(self) -> int:

@@ -137,12 +137,15 @@ class SimulationTester:
 def refuse_replaced(
     given: ServerAggregator, base: type[ServerAggregator], names: Sequence[str], why: str
 ) -> None:
-    """Refuse an aggregator whose class replaces a method of ``base``."""
-    kind = type(given)
-    replaced = [name for name in names if getattr(kind, name) is not getattr(base, name)]
+    """Refuse an aggregator that replaces a method of ``base``, in its class or on itself."""
+    replaced = [
+        name
+        for name in names
+        if getattr(type(given), name) is not getattr(base, name) or name in vars(given)
+    ]
     if replaced:
         raise UserError(
-            f"server_aggregator: {kind.__name__}: replaces {', '.join(replaced)}: {why}; "
+            f"server_aggregator: {type(given).__name__}: replaces {', '.join(replaced)}: {why}; "
             "test what you like in a ServerAggregator with test and test_all alone, and give that "
             "to FedNNNNAggregator(model, args, tester=...), or to FedMLRunner where "
             "federated_optimizer names our method"

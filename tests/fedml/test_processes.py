@@ -89,7 +89,7 @@ def test_fedml_run_script_and_ranks_give_one_run(scripts, tmp_path, content, mon
 def test_script_with_own_data_runs_any_method(scripts, fedml_alone, tmp_path) -> None:
     """Ours, and FedML's with every accuracy and loss that they log without the plugin.
 
-    A method of nobody's ends both alike.
+    FedAvg itself is compared in `test_simulator`; a method of nobody's ends both alike.
     """
     script, config = EXAMPLES / "own_data_and_model.py", EXAMPLES / "simulation.yaml"
     scripts.run(script, "--cf", config, folder=tmp_path)

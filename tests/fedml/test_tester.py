@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from fedml.core.alg_frame.server_aggregator import ServerAggregator
 from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 from torch.testing import assert_close
@@ -100,6 +101,18 @@ class Averaging(Metrics):
 class Both(Metrics, fp.FedNNNNAggregator): ...
 
 
+class Uncalled(fp.FedNNNNAggregator):
+    """Leaves out our constructor."""
+
+    def __init__(self, model, args) -> None:
+        ServerAggregator.__init__(self, model, args)
+
+
+def replaced(given: ServerAggregator) -> ServerAggregator:
+    given.aggregate = lambda models: models[0][1]
+    return given
+
+
 def simulation(net, args, **values) -> None:
     """Give FedML's runner an aggregator of ours, for a simulation."""
     simulate(model=net, aggregator=fp.FedNNNNAggregator(net, args), **values)
@@ -109,6 +122,8 @@ def simulation(net, args, **values) -> None:
     ("build", "why"),
     [
         (Both, "replaces .*tester="),
+        (lambda net, args: replaced(fp.FedNNNNAggregator(net, args)).set_id(0), "replaces"),
+        (lambda net, args: Uncalled(net, args).set_id(0), "its __init__"),
         (lambda net, args: simulate(aggregator=Averaging(net, args)), "replaces aggregate"),
         (partial(simulation, federated_optimizer="FedAvg"), "a simulation of FedAvg ignores it"),
         (simulation, "a simulation of PaperFedAvg aggregates by that method"),
