@@ -231,6 +231,7 @@ def rows(form: Callable[[Tensor, Tensor], object]) -> tuple[list[Rows], Rows]:
     return [Rows(*part, form) for part in PARTS], Rows(*TEST, form)
 
 
+@pytest.mark.slow
 def test_mappings_of_batches_train_as_pairs(tmp_path: Path) -> None:
     model = nn.Linear(6, 4)
     for name, form in (("pairs", lambda x, y: (x, y)), ("maps", lambda x, y: {"label": y, "x": x})):
@@ -239,6 +240,7 @@ def test_mappings_of_batches_train_as_pairs(tmp_path: Path) -> None:
     assert torch.equal(pairs.weight, maps.weight)
 
 
+@pytest.mark.slow
 def test_each_client_may_bring_a_test_part(tmp_path: Path) -> None:
     """Of 15, 10 and 15 samples, in several forms; client 1 has none. The test is all of them."""
     clients, _ = rows(lambda x, y: (x, y))
@@ -298,6 +300,7 @@ class Bag(nn.Module):
         return embedded.mean(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", [tuple, lambda part: Rows(*part, lambda *xy: xy)])
 def test_token_without_a_row_is_named_with_its_client(
     tmp_path: Path, of: Callable[..., Any]
@@ -329,6 +332,7 @@ def test_model_may_have_more_classes_than_the_labels(tmp_path: Path) -> None:
     assert run.summary.rounds == 1
 
 
+@pytest.mark.slow
 def test_clients_of_a_split_are_counted(tmp_path: Path) -> None:
     """All of them train where all of a recipe's 20 do; what is set is not changed."""
     run = partial(fp.run, "digits_noniid_b_fednnnn", data=(PARTS, TEST), model=nn.Linear(6, 4))
@@ -362,6 +366,7 @@ def test_weighting_of_unequal_clients_is_said(
     assert "(client_weighting): uniform." in report.read_text()
 
 
+@pytest.mark.slow
 def test_resume_auto_begins_or_continues(tmp_path: Path) -> None:
     given = {"model": nn.Linear(6, 4), "data": (PARTS, TEST), "resume": "auto"} | FOUR
     for rounds in (1, 2):

@@ -149,6 +149,7 @@ def test_load_model_refuses_another_model(
         fp.load_model(runs[run].folder, model)
 
 
+@pytest.mark.slow
 def test_base_recipe_says_what_it_has(own_code: Path, content: Any) -> None:
     """FedAvg with the usual settings, on custom data and a custom model; the rest by overrides."""
     x, y, *test = DATA[:4]

@@ -39,6 +39,7 @@ def pictures(images: np.ndarray) -> Any:
     return datasets.Dataset.from_dict(values, features=features)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [None, lambda rows: {k: torch.tensor(rows[k]) for k in rows}])
 def test_tables_train_as_arrays(tmp_path: Path, transform: Callable[..., Any] | None) -> None:
     """Or batch by batch, where a table has a transform of its own."""

@@ -121,6 +121,7 @@ def test_rule_that_does_not_take_what_it_wants() -> None:
     assert not {"Taking", "Adam"} & RULES.keys()
 
 
+@pytest.mark.slow
 def test_metric_gets_the_whole_test(start: Start) -> None:
     sizes: list[int] = []
 
@@ -135,6 +136,7 @@ def test_metric_gets_the_whole_test(start: Start) -> None:
     assert sizes == [len(TEST[1])] * 4  # tried, and in the round
 
 
+@pytest.mark.slow
 def test_metric_without_a_value_of_the_untrained_model(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -156,6 +158,7 @@ def test_metric_without_a_value_of_the_untrained_model(
     assert not Path("other").exists()
 
 
+@pytest.mark.slow
 def test_metric_without_a_value_is_said_once(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,6 +171,7 @@ def test_metric_without_a_value_is_said_once(
     assert [*read_records(Path("run"))[0]["served_test_metrics"]] == ["r2"]
 
 
+@pytest.mark.slow
 def test_a_client_that_may_fail_is_not_tried(tiny: Tiny, data: FederatedData) -> None:
     first = draw_cohort(0, 1, len(SIZES), 4)[0]
     theirs = data.train_images[data.client_indices[first]]

@@ -227,6 +227,7 @@ def test_our_names_are_refused_on_another_fedml(monkeypatch) -> None:
     assert re.match(said, result.output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reachable", [True, False])
 @pytest.mark.usefixtures("own_folder", "one_core")
 def test_mlops_gets_scalars_until_one_failure(reachable, monkeypatch, caplog) -> None:

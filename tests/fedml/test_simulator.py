@@ -256,6 +256,7 @@ def fedavg(net: nn.Module, batches: dict[int, list], one_after_another_in: int) 
     return parameters_to_vector(net.parameters()).detach()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "shared_in"), [("FedAvg", 1), ("PaperFedAvg", 0)], ids=["FedML's", "ours"]
 )

@@ -141,6 +141,7 @@ class AddsOne(ModelTrainerCLS):
                 parameter.add_(1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_folder", "one_core")
 @pytest.mark.parametrize("trainer", [None, AddsOne])
 def test_simulations_tester_sees_the_average(trainer) -> None:

@@ -79,6 +79,7 @@ def test_figures_by_hand(runs: dict[str, Path]) -> None:
         fp.figures.accuracy(table.drop(columns="client_acc.worst"), column="client_acc.worst")
 
 
+@pytest.mark.slow
 def test_report_has_them_and_what_reaches_a_target(runs: dict[str, Path], tmp_path: Path) -> None:
     folder = runs["FedNNNN"].parent
     report = build_report([folder], tmp_path / "report", target="worst_10=0.5")
@@ -100,6 +101,7 @@ def test_runs_without_them_have_no_such_figure(make_run, tmp_path: Path) -> None
     assert "client_acc" not in (tmp_path / "report/rounds.csv").read_text()
 
 
+@pytest.mark.slow
 def test_table_has_what_else_was_measured(runs: dict[str, Path], tmp_path: Path) -> None:
     folder = runs["FedNNNN"].parent
     report = build_report([folder], tmp_path / "report")

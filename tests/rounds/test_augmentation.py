@@ -51,6 +51,7 @@ def test_transforms_of_torchvision_draw_for_each_image() -> None:
     assert 0 < sum(same) < 12
 
 
+@pytest.mark.slow
 def test_training_alone_is_augmented(start: Start) -> None:
     """As training data that were shifted before: the model, and its test on what was not."""
     x, y, *test, parts = *DATA, torch.arange(140).split((30, 50, 20, 40))

@@ -101,6 +101,7 @@ class Late(fp.ClientMethod):
         return {"rounds": sent["rounds"] + 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{}, {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}])
 def test_what_a_client_kept_is_read_once_a_round(
     start: Start, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
