@@ -13,6 +13,7 @@ PROJECT = Path(__file__).parents[1]
 RESULTS = PROJECT / "results"
 CONDITION = ["dataset", "partition_method", "partition_sizes", "alone"]
 NAMES = {"MNIST": "mnist", "CIFAR-10": "cifar10", "digits": "digits"}
+NAMES |= {"Fashion-MNIST": "FashionMNIST"}
 NAMES |= {"IID": "iid", "non-IID": "n_class"}
 NAMES |= {"B": "balanced", "UB": "power_law"}
 
