@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
@@ -29,10 +27,11 @@ def client(**changes: Any) -> dict[str, Tensor]:
     return W_T | {"w": torch.ones(2)} | changed
 
 
-def test_buffers_are_clipped_worked_by_hand(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("scale", [1.0, 1e37])  # whose square is no float32
+def test_buffers_are_clipped_worked_by_hand(scale: float, caplog: pytest.LogCaptureFixture) -> None:
     """c = 1: the change (3, 4, 0, 0) counts as (0.6, 0.8, 0, 0); (0, 0.5, 0, 0) stays."""
     acc = UpdateAccumulator(W_T, ["w"], 1.0)
-    assert acc.add(client(running_mean=[3.0, 4.0]), 1.0, "Ada")
+    assert acc.add(client(running_mean=[3.0 * scale, 4.0 * scale]), 1.0, "Ada")
     assert "Ada" in caplog.text
     caplog.clear()
     assert acc.add(client(running_mean=[0.0, 0.5]), 1.0, "Bob")
@@ -42,42 +41,16 @@ def test_buffers_are_clipped_worked_by_hand(caplog: pytest.LogCaptureFixture) ->
     assert update.buffers["bn.running_var"].tolist() == [1.0, 1.0]
 
 
-SENT = st.floats(-(2.0**126), 2.0**126, width=32)
-
-
-@pytest.mark.slow
-@given(st.floats(0.31, 1e6), SENT, SENT)
-def test_client_moves_nothing_by_more_than_the_limit(w: float, mean: float, var: float) -> None:
-    start = W_T | {"w": torch.zeros(1).double()}
-    acc = UpdateAccumulator(start, ["w"], 0.3)
-    moved = client(running_mean=[mean] * 2, running_var=[var] * 2)
-    for state in (moved | {"w": torch.tensor([w]).double()}, start, start):
-        acc.add(state, 1.0)
-    update = acc.finish()
-    assert update.client_norms[2] <= 0.3
-    names = ("bn.running_mean", "bn.running_var")
-    change = torch.cat([update.buffers[name] - W_T[name] for name in names])
-    assert change.norm() <= 0.1 + 1e-6
-    assert (update.buffers["bn.running_var"] >= 0).all()
-
-
-def test_variance_below_zero_counts_as_zero(caplog: pytest.LogCaptureFixture) -> None:
+def test_variance_or_count_below_zero_costs_no_client(caplog: pytest.LogCaptureFixture) -> None:
+    """The variance counts as 0, the count as it was, as where FedML's local noise leaves it."""
     acc = UpdateAccumulator(W_T, ["w"])
-    acc.add(client(running_var=[-1e30, 0.5]), 1.0, "Ada")
-    acc.add(client(), 1.0, "Bob")
-    assert acc.finish().buffers["bn.running_var"].tolist() == [0.5, 0.75]
-    assert "Ada" in caplog.text
-    assert "Bob" not in caplog.text
-
-
-@pytest.mark.parametrize("count", [-1, -(2**63)])
-def test_count_below_zero_counts_as_it_was(count: int, caplog: pytest.LogCaptureFixture) -> None:
-    """As FedML's local noise leaves a count: its client is not lost."""
-    acc = UpdateAccumulator(W_T, ["w"])
-    assert acc.add(client(num_batches_tracked=count, zero_point=-7), 1.0, "Ada")
-    assert "Ada" in caplog.text
+    assert acc.add(client(running_var=[-1e30, 0.5]), 1.0, "Ada")
+    assert acc.add(client(num_batches_tracked=-(2**63), zero_point=-7), 1.0, "Eve")
+    assert acc.add(client(zero_point=-7), 1.0, "Bob")
+    assert [name in caplog.text for name in ("Ada", "Eve", "Bob")] == [True, True, False]
     buffers = acc.finish().buffers
-    assert (buffers["bn.num_batches_tracked"].item(), buffers["bn.zero_point"].item()) == (5, -7)
+    assert buffers["bn.running_var"].tolist() == pytest.approx([2 / 3, 2.5 / 3])
+    assert buffers["bn.num_batches_tracked"].item() == 5
 
 
 @pytest.mark.parametrize("count", [MOST + 1, 2**63 - 1])
@@ -86,7 +59,7 @@ def test_count_that_is_none_rejects_its_client(
 ) -> None:
     acc = UpdateAccumulator(W_T, ["w"])
     assert acc.add(client(num_batches_tracked=count), 1.0, "Ada") is False
-    assert f"Ada: update rejected: not a count: bn.num_batches_tracked: {count}" in caplog.text
+    assert "Ada" in caplog.text
     assert acc.add(client(num_batches_tracked=MOST, place=-3, zero_point=-7), 1.0) is True
     update = acc.finish()
     assert (update.clients, update.rejected) == (1, 1)

@@ -20,6 +20,7 @@ KEPT = "clients/*-round-000002*"
 REFUSED = ["fingerprint.json", "client_batching.json"]  # with any damage
 ANY = ["recipe.yaml", "metrics.jsonl", "summary.json", NEWEST, *REFUSED, KEPT]
 DAMAGED = {"lost": [KEPT]} | {kind: [*ANY] for kind in CONTENTS}
+DAMAGED["cut"] = ["metrics.jsonl", NEWEST, KEPT]  # what may be whole up to there
 DAMAGED["nested"] = [name for name in ANY if name not in (NEWEST, KEPT)]  # what has brackets
 _NAMES = [*ANY, "model.safetensors"]  # one check refuses all that is no regular file
 DAMAGED |= {kind: _NAMES[place :: len(PLACES)] for place, kind in enumerate(PLACES)}

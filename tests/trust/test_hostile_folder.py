@@ -57,10 +57,8 @@ def test_nothing_of_the_working_directory_is_imported(hostile: Path, tmp_path: P
     services = {"enable_wandb": True, "using_mlops": bool(find_spec("fedml"))}
     several = [
         ["recipes", "copy", "mine"],
-        ["check", RECIPE, *quick()],
-        ["partition", RECIPE, "--plot", "clients.pdf"],
         ["tune", RECIPE, *quick(), "--grid=beta=0.5,0.7", "--rounds=1", "--jobs=2"],
-        ["report", "run", "--format=pdf"],
+        ["report", "run"],
     ]
     program = tmp_path / "several.py"
     program.write_text(SEVERAL)

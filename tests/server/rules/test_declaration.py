@@ -47,12 +47,11 @@ def test_declaration_in_a_module_that_raises_is_undone(own_code: Path) -> None:
 @pytest.mark.parametrize(
     ("optimizer", "declared", "named"),
     [
-        (object, {}, "subclass of torch.optim.Optimizer"),
-        (type("FedNNNN", (Own,), {}), {}, "FedNNNN: one of ours"),
+        (object, {}, "torch.optim.Optimizer"),
+        (type("FedNNNN", (Own,), {}), {}, "FedNNNN"),
         (Own, {"scale": 1.0}, "scale"),
         (Own, {"evaluated": "best"}, "best"),
-        (Own, {"wants": ("norm",)}, "'norm'"),
-        (Own, {"wants": "mean_client_norm"}, "'mean_client_norm': must be some of buffers, "),
+        (Own, {"wants": "mean_client_norm"}, "'mean_client_norm'"),
     ],
 )
 def test_declaration_that_cannot_work_is_refused(
