@@ -8,14 +8,11 @@ import itertools
 import linecache
 import logging
 import operator
-import pathlib
 import random
 import subprocess
 import sys
 import threading
-from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +23,6 @@ import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fednnnn_plugin.fingerprint import code_digests, model_digests, tensors_digest
 from fednnnn_plugin.user_code import is_installed
@@ -107,10 +103,8 @@ def digests(old: str = "", new: str = "", name: str = "no_module") -> dict[str, 
         (("REDUCE = np.mean", "REDUCE = np.median"), "code"),  # in a wrapper of NumPy's
         (("factor = 2", "factor = 3"), "code"),  # of its base class
         (("0.5\n\n", "0.25\n\n"), "code"),  # in a property
-        (('{"a", "b", "c"} |', '{"a", "b"} |'), "code"),
         (("x * SCALE", "x + SCALE"), "code"),  # in a lambda
         (("nn.Dropout(p)", "nn.Dropout(p / 2)"), "layout"),
-        (("nn.Linear(2, 2)", "nn.Linear(3, 2)"), "layout"),
     ],
 )
 def test_digest_changes_with_the_computation(edit: tuple[str, str], part: str) -> None:
@@ -153,23 +147,6 @@ def test_digest_of_a_class_survives_its_use() -> None:
         before = code_digests(kind)
         kind([torch.zeros(1)], {})
         assert code_digests(kind) == before
-
-
-def test_digest_of_an_object_survives_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's and torch's own modules may get new names; what is installed may keep results."""
-
-    class Place(pathlib.PurePosixPath):
-        __slots__ = ("unset",)
-
-    def network(x: Any, key: Any = len) -> Any:
-        return F.gelu(x) * key(x) * len(str(place))
-
-    place = Place("a", "b")
-    before = code_digests(network, place, F.gelu)
-    assert (hash(place), str(place)) == (hash(Place("a", "b")), "a/b")
-    monkeypatch.setattr("builtins._", 3, raising=False)
-    monkeypatch.setattr(torch._C._nn, "another", len, raising=False)
-    assert code_digests(network, place, F.gelu) == before
 
 
 def test_digest_follows_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +204,8 @@ def test_digest_of_installed_objects_by_what_they_have() -> None:
     scaled = [StandardScaler().fit([[0.0], [end]]) for end in (1.0, 2.0)]
     chained = [functools.partialmethod(operator.add, shift) for shift in (1, 2)]
     held = [SimpleNamespace(x=torch.arange(5000) % end) for end in (7, 8)]
-    for one, other in (series, scaled, chained, held):
+    arrays = [np.array([len, None]), np.array([None, len])], [np.arange(4)[::-1], np.arange(4)]
+    for one, other in (series, scaled, chained, held, *arrays):
         assert code_digests(copy.deepcopy(one)) == code_digests(one) != code_digests(other)
 
 
@@ -254,22 +232,6 @@ def test_digest_survives_what_use_changes() -> None:
     assert (code_digests(*things), layout()) == before
 
 
-def test_digest_of_arrays_by_all_they_are() -> None:
-    """Also of those that are no tensors."""
-    given = [np.arange(4.0), np.arange(4.0)[::-1], np.arange(4), np.zeros((2, 2)), np.array(["a"])]
-    given += [np.array([len, None]), np.array([None, len]), np.array("2020", "datetime64")]
-    assert len({code_digests(array)["code"] for array in given}) == len(given)
-    assert code_digests(np.arange(4)[::2]) == code_digests(np.array([0, 2]))
-
-
-def test_digest_of_a_layout_has_no_weights() -> None:
-    """An LSTM has its weights in a list too; what is frozen is another layout."""
-    first, second = nn.LSTM(2, 2), nn.LSTM(2, 2)
-    assert model_digests(first)["layout"] == model_digests(second)["layout"]
-    second.weight_hh_l0.requires_grad_(requires_grad=False)
-    assert model_digests(first)["layout"] != model_digests(second)["layout"]
-
-
 @pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "mine"])
 def test_packages_count_as_installed_wherever_they_are(folder: str) -> None:
     """Of a cluster's modules, or Debian's: nobody follows torch's own code."""
@@ -280,20 +242,13 @@ def test_packages_count_as_installed_wherever_they_are(folder: str) -> None:
 
 def test_digest_of_tensors_by_all_they_are() -> None:
     ones = torch.ones(2, 3)
-    given = [ones, ones.double(), ones.view(3, 2), ones + 1e-7, ones.bfloat16(), torch.ones(())]
-    given += [
-        of for one in (ones, 2 * ones, ones.T) for of in (one.to_sparse(), one.to_sparse_csr())
-    ]
-    given += [one.to_sparse_csc() for one in (ones, torch.eye(2, 3))]
-    given += [ones.to_mkldnn(), ones.to("meta"), torch.ones(3, device="meta")]
+    given = [ones, ones.double(), ones.view(3, 2), ones + 1e-7, torch.ones(())]
+    given += [of for one in (ones, 2 * ones) for of in (one.to_sparse(), one.to_sparse_csr())]
+    given += [ones.to_sparse_csc(), ones.to_mkldnn(), ones.to("meta")]
     found = {tensors_digest([(name, tensor)]) for tensor in given for name in "ab"}
     assert len(found) == 2 * len(given)
     whole = torch.tensor([1 + 2j, 3 - 4j]).conj()  # a view, as is its imaginary part
-    for one, other in (
-        (ones, ones.T.contiguous().T),
-        (whole, whole.resolve_conj()),
-        (whole.imag, whole.imag.clone()),
-    ):
+    for one, other in ((ones, ones.T.contiguous().T), (whole.imag, whole.imag.clone())):
         assert tensors_digest([("", one)]) == tensors_digest([("", other)])
     model = nn.BatchNorm1d(2)
     before = model_digests(model)
@@ -302,17 +257,11 @@ def test_digest_of_tensors_by_all_they_are() -> None:
     assert [part for part in after if after[part] != before[part]] == ["weights"]
 
 
-def hooked(kind: str, text: str | None) -> nn.Module:
-    """A network with a hook of this text at its first layer."""
-    model = nn.Sequential(nn.Linear(2, 2))
+def hooked(text: str | None) -> nn.Module:
+    """A network with a hook of this text at its first layer; the other layer is in evaluation."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout().eval())
     if text:
-        getattr(model[0], f"register_{kind}")(cell(f"hook = {text}")["hook"])
-    return model
-
-
-def changed(change: Any) -> nn.Module:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
-    change(model)
+        model[0].register_forward_pre_hook(cell(f"hook = {text}")["hook"])
     return model
 
 
@@ -347,20 +296,10 @@ def traced(factor: float) -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "values"),
     [
-        *(
-            (partial(hooked, kind), (None, "lambda *x: None", "lambda *x: x[-1]"))
-            for kind in ("forward_hook", "forward_pre_hook", "full_backward_hook")
-        ),
-        (changed, (lambda model: None, lambda model: model[1].eval())),
+        (hooked, (None, "lambda *x: None", "lambda *x: x[-1]")),
+        (lambda frozen: nn.LSTM(2, 2).requires_grad_(not frozen), (True, False)),
         (lambda kept: Buffered(persistent=kept), (True, False)),
-        (
-            lambda n: nn.utils.parametrizations.spectral_norm(
-                nn.Linear(2, 2), n_power_iterations=n
-            ),
-            (1, 2),
-        ),
         (lambda dim: nn.utils.weight_norm(nn.Linear(2, 2), dim=dim), (0, 1)),
-        (lambda end: Wide(Namespace(values=torch.arange(5000) % end)), (7, 8)),
         (lambda kind: Wide(torch.fx.symbolic_trace(kind())), (nn.ReLU, nn.Tanh)),
         (traced, (1.0, 2.0)),
         (lambda days: Wide(datetime.timedelta(days)), (1, 2)),
@@ -372,9 +311,7 @@ def test_digest_tells_models_apart(make: Any, values: tuple[Any, ...]) -> None:
     for model in [make(value) for value in values for _ in range(2)]:
         parts = model_digests(model)
         found.append((parts["layout"], parts["code"]))
-        if type(model) is nn.Sequential:
-            model(torch.ones(1, 2))
-        model.eval() if all(module.training for module in model.modules()) else None
+        model(torch.ones(1, 2)) if type(model) is nn.Sequential else model.eval()
         again = model_digests(model)
         assert (again["layout"], again["code"]) == found[-1]
     assert len({*found}) == len(values)
@@ -423,9 +360,7 @@ focal = Focal(1)
     ("old", "new"),
     [
         ("loss.alpha = 1", "loss.alpha = 2"),
-        ("loss.alpha = 1", "loss.alpha = torch.ones(2)"),
         ("@scaled(1)", "@scaled(2)"),
-        ("    @scaled(1)\n", ""),
         ("return by *", "return by +"),
         ("[1, 2]", "[1, 3]"),
         ("self.widths = gamma, 0, {}, [1]", "self.widths = gamma, 0, {}, [2]"),

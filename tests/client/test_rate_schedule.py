@@ -33,8 +33,6 @@ def test_warm_up_by_hand() -> None:
 @pytest.mark.parametrize(
     ("ours", "settings", "scheduler", "arguments"),
     [
-        ("exponential", {"decay": 0.9}, "ExponentialLR", {"gamma": 0.9}),
-        ("step", {"every": 3, "factor": 0.1}, "StepLR", {"step_size": 3, "gamma": 0.1}),
         ("step", {"after": [2, 5], "factor": 0.1}, "MultiStepLR", {"milestones": [2, 5]}),
         ("cosine", {"rounds": 8}, "CosineAnnealingLR", {"T_max": 8}),
     ],
