@@ -99,16 +99,13 @@ class _Slot:
         named = self.replica.model.named_buffers()
         self._others = [(buffer, buffer.clone()) for name, buffer in named if name not in saved]
 
-    def load(self, start: ModelState, anchor: Tensor) -> None:
-        """Begin a client's training."""
+    def begin(self, start: ModelState, anchor: Tensor, samples: int) -> None:
+        """Begin a client's training, by batches of at most so many samples."""
         self.replica.load(start)
         self.anchor.copy_(anchor)
         with torch.no_grad():
             for buffer, initial in self._others:
                 buffer.copy_(initial)
-
-    def room_for(self, samples: int) -> None:
-        """Have a place for the positions of so many samples."""
         if len(self.positions) < samples:
             self.positions = self.positions.new_zeros(samples)
             if self.graphs:
@@ -153,25 +150,26 @@ class Slots:
             {name: x.new_empty(m, *x.shape) for name, x in start.buffers.items()},
         )
         anchor = sgd.anchor(start.vector)
-        by_graphs = correction is None and sgd is self._sgd and sgd.optimizer is None
+        plain = correction is None and sgd is self._sgd and sgd.optimizer is None
         contexts = generators or [nullcontext() for _ in orders]
         loads = [0] * len(self._slots)
         with self._side_by_side():
             for place, (order, drawing) in enumerate(zip(orders, contexts, strict=True)):
                 number = min(range(len(loads)), key=loads.__getitem__)
                 loads[number] += sum(map(len, order))
-                slot = self._slots[number]
                 with self._streams.on(number), drawing, self._noting_draws():
-                    epochs = [to_device(epoch, start.vector.device) for epoch in order]
-                    if by_graphs and self._draws is False and not self._refused:
-                        self._by_graphs(slot, start, anchor, epochs, before_step)
+                    epochs = [to_device(epoch, anchor.device) for epoch in order]
+                    if plain and self._draws is False and not self._refused:
+                        slot = self._slots[number]
+                        replica = self._by_graphs(slot, start, anchor, epochs, before_step)
                     else:
-                        slot = _Slot(self._sgd, self._model, None)
+                        replica = Replica(copy.deepcopy(self._model))
+                        replica.load(start)
+                        batches = (epoch.split(sgd.batch_of(len(epochs[0]))) for epoch in epochs)
                         own = None if correction is None else correction.row(place)
-                        self._as_it_is(sgd, slot.replica, start, epochs, before_step, own)
-                    for rows, tensor in zip(
-                        trained.tensors, slot.replica.state.tensors, strict=True
-                    ):
+                        staged = (map(self._stage, each) for each in batches)
+                        sgd.train(replica, staged, before_step, own)
+                    for rows, tensor in zip(trained.tensors, replica.state.tensors, strict=True):
                         rows[place].copy_(tensor)
         return trained
 
@@ -215,10 +213,9 @@ class Slots:
         anchor: Tensor,
         epochs: Sequence[Tensor],
         before_step: Callable[[], None],
-    ) -> None:
+    ) -> Replica:
         batch_size = min(self._sgd.batch_of(len(epochs[0])), len(epochs[0]))
-        slot.load(start, anchor)
-        slot.room_for(batch_size)
+        slot.begin(start, anchor, batch_size)
         for epoch in epochs:
             for batch in epoch.split(batch_size):
                 before_step()
@@ -228,20 +225,7 @@ class Slots:
                     slot.graphs.run(len(batch), step)
                 else:
                     step()
+        return slot.replica
 
     def _step(self, slot: _Slot, samples: int) -> None:
         slot.step(*self._stage(slot.positions[:samples]))
-
-    def _as_it_is(
-        self,
-        sgd: LocalSGD,
-        replica: Replica,
-        start: ModelState,
-        epochs: Sequence[Tensor],
-        before_step: Callable[[], None],
-        correction: Correction | None,
-    ) -> None:
-        replica.load(start)
-        batch_size = sgd.batch_of(len(epochs[0]))
-        staged = (map(self._stage, epoch.split(batch_size)) for epoch in epochs)
-        sgd.train(replica, staged, before_step, correction)

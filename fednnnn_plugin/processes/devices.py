@@ -82,6 +82,11 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and bool(_NO_MEMORY.search(str(error)))
 
 
+def is_asynchronous(device: torch.device) -> bool:
+    """Tell whether the host goes on while a device computes what it was given: a GPU."""
+    return device.type == "cuda"
+
+
 def device_identity(device: torch.device) -> str:
     """Return what tells one GPU from others of its machine, whatever a process calls it."""
     if device.type != "cuda":

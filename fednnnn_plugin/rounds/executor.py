@@ -49,17 +49,6 @@ OwnTest = Callable[[int, ModelState], Evaluation]
 Consume = Callable[[Group, ModelState | Exception], None]
 
 
-def _consumes_too_much(consume: Consume, group: Group, trained: ModelState | Exception) -> bool:
-    """Consume what a group gave; tell whether the memory of a GPU ended at that for several."""
-    try:
-        consume(group, trained)
-    except RuntimeError as error:
-        if len(group) == 1 or not is_out_of_memory(error):
-            raise
-        return True
-    return False
-
-
 class _StepDone(Exception):
     """The one step that is tried has been made."""
 
@@ -137,11 +126,11 @@ class Executor:
                 group, failed = groups[place], isinstance(trained, Exception)
                 if failed:
                     _log.info("round %d: clients %s", round_number, group, exc_info=trained)
+                too_wide = failed and len(group) > 1 and is_out_of_memory(trained.__cause__)
                 if failed and len(group) > 1:
-                    too_wide = is_out_of_memory(trained.__cause__)
                     alone += [(client,) for client in group]
                 else:
-                    too_wide = _consumes_too_much(consume, group, trained)
+                    consume(group, trained)
                 if isinstance(trained, Failure):
                     trained.forget_locals()
                 if too_wide:

@@ -1,13 +1,11 @@
 """A round of the simulation, from the served model to the record, on every rank."""
 
 import logging
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.errors import RunError, StartError, UserError
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.endings import raise_lost_stop
@@ -20,8 +18,8 @@ from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors, Method
 from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.evaluation import Tested
 from fednnnn_plugin.rounds.executor import Executor
+from fednnnn_plugin.rounds.group_adder import GroupAdder, cause_of, refuse_failures
 from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, plan_groups, width_in
-from fednnnn_plugin.rounds.method_calls import Uploaded
 from fednnnn_plugin.rounds.schedule import Schedule
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
 from fednnnn_plugin.run_folder.results import NO_RESULTS, ClientResult, Results, ResultTables
@@ -30,7 +28,6 @@ from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerState
 
 _log = logging.getLogger(__name__)
-_PLACE = re.compile(r" \([^()]*, line \d+\)$")  # of a user's code, as the log names it
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ def simulate_round(
     if total is None:  # it is on rank 0
         _test_parts(federation, number, before.served)
         return None, replace(train_state, round=number)
-    _refuse_failures(schedule, number, total.seen.failed)
+    refuse_failures(schedule, number, total.seen.failed)
     try:
         update, after, move = server.close_round(number, before, total, schedule.seed)
     except UserError as error:
@@ -197,66 +194,18 @@ def _train_part(
     if vectors:
         weights_of = {client: schedule.weight(client) for client in clients}
         vectors.begin(number, train_state.method, assignment, served, weights_of)
-    done, of = 0, sum(map(len, mine))
-
-    def add(group: Group, trained: ModelState | Exception) -> None:
-        nonlocal done
-        clock.mark("train")
-        if isinstance(trained, Exception):
-            if isinstance(trained.__cause__, RunError):  # what it had kept is lost: not its failure
-                raise trained.__cause__
-            _count_failures(schedule, number, total, group, trained)
-        else:
-            names = [f"round {number}: client {client}" for client in group]
-            if vectors:
-                sent = vectors.finish(group, trained)
-            else:
-                weights = [schedule.weight(client) for client in group]
-                sent = Uploaded(trained.vector - served.vector, weights, {}, {})
-            changed = ModelState(sent.update, trained.buffers)
-            added = total.add_group(changed, sent.weights, names, sent.returned, clients=group)
-            if vectors:
-                vectors.keep(group, added, sent.kept)
-        clock.mark("aggregate")
-        done += len(group)
-        for follower in federation.followers:
-            follower.client_done(number, done, of)
-
+    expected = sum(map(len, mine))
+    adding = GroupAdder(
+        number, served, total, clock, schedule, vectors, federation.followers, expected
+    )
     try:
         federation.executor.train(
-            served, number, mine, add, vectors.correction if vectors else None
+            served, number, mine, adding.add, vectors.correction if vectors else None
         )
+        adding.finish()
     except GroupTooWide:
         return None
-    clock.mark("train")
     return total
-
-
-def _count_failures(
-    schedule: Schedule, number: int, total: ClientSum, group: Group, error: Exception
-) -> None:
-    """Count a group's clients as failed; raise where that are too many."""
-    said = " ".join(str(error).split())
-    why = _PLACE.sub("", said)  # a record is alike on all machines, and has no path of one
-    for client in group:
-        total.fail(client, why)
-        _log.warning("round %d: client %d failed: %s", number, client, said)
-    reason = f"client {group[0]} failed ({said}): "
-    _refuse_failures(schedule, number, total.seen.failed, reason, error)
-
-
-def _refuse_failures(
-    schedule: Schedule,
-    number: int,
-    failed: int,
-    reason: str = "",
-    cause: Exception | None = None,
-) -> None:
-    if failed > schedule.max_client_failures:
-        raise RunError(
-            f"round {number}: {reason}{failed} of its clients failed; "
-            f"train_args.max_client_failures allows {schedule.max_client_failures}"
-        ) from _root(cause)
 
 
 def _test(federation: Federation, number: int, state: ModelState) -> Evaluation:
@@ -315,7 +264,7 @@ def _trial(what: str) -> Iterator[None]:
     except UserError as error:
         raise StartError(f"{error}; tried before round 1") from error.__cause__
     except Failure as error:
-        raise StartError(f"{what} failed: {error}") from _root(error)
+        raise StartError(f"{what} failed: {error}") from cause_of(error)
 
 
 @contextmanager
@@ -325,9 +274,4 @@ def _test_of(number: int) -> Iterator[None]:
         yield
     except (Failure, UserError) as error:
         _log.info("round %d: test", number, exc_info=True)
-        raise RunError(f"round {number}: the test failed ({error})") from _root(error)
-
-
-def _root(error: BaseException | None) -> BaseException | None:
-    """Return the user's exception, of which a one-line error was made."""
-    return error.__cause__ if isinstance(error, Failure) and error.__cause__ else error
+        raise RunError(f"round {number}: the test failed ({error})") from cause_of(error)

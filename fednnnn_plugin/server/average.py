@@ -13,25 +13,33 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.admission import check_client, checked_positive
-from fednnnn_plugin.server.buffers import BufferSum
+from fednnnn_plugin.server.buffers import BufferSum, Rows
 from fednnnn_plugin.server.clients import AcceptedClient, Clients
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.sum import BinnedSum, Term
-from fednnnn_plugin.server.transfer import to_device
+from fednnnn_plugin.server.transfer import Arriving, to_device
 from fednnnn_plugin.server.update import LayerNorms, Update
 
 _log = logging.getLogger(__name__)
 # Of a group's update: its clients share a grid, which may be coarse for the shortest of them.
 _GROUP_FOLDS = 2
 _UPDATE = ""  # among the names of what clients return
+
+
+class Measured(NamedTuple):
+    """Updates of m clients, of which the measures ``[m, …]`` are on their way to the host."""
+
+    vectors: Mapping[str, Tensor]
+    rows: Rows
+    measures: Arriving
 
 
 class ClientSum:
@@ -121,16 +129,34 @@ class ClientSum:
         ``returned`` are all that ``returns`` names, ``[m, …]``; what is not finite is rejected.
         It takes a number of tensor operations that m does not change, and one wait of the host.
         """
-        m, vectors = len(weights), {**returned, _UPDATE: changed.vector}
-        rows = self._buffers.read(changed.buffers, m)
+        return self.add_measured(self.measure(changed, returned), weights, names, clients)
+
+    def measure(
+        self, changed: ModelState, returned: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> Measured:
+        """Measure the updates of a group, before :meth:`add_measured`; the host does not wait.
+
+        The updates may not change until then; the buffers may.
+        """
+        vectors = {**returned, _UPDATE: changed.vector}
+        rows = self._buffers.read(changed.buffers, len(changed.vector))
         others = (vectors[name] for name in self._vectors if name != _UPDATE)
         columns = [part_norms(each, {"": slice(0, each.shape[1])}) for each in others]
         columns += [part_norms(vectors[_UPDATE], self.layout.modules), rows.measures]
-        measured = torch.cat(columns, 1).tolist()
-        longest = self._longest
+        return Measured(vectors, rows, Arriving(torch.cat(columns, 1)))
+
+    def add_measured(
+        self,
+        measured: Measured,
+        weights: Sequence[float],
+        names: Sequence[str] | None = None,
+        clients: Sequence[int | str] | None = None,
+    ) -> list[bool]:
+        """Add the updates of a group, as :meth:`add_group`; here the host waits."""
+        (vectors, rows, measures), longest, m = measured, self._longest, len(weights)
         group, places, shares, peaks = Clients(), [], [], []
         terms: dict[str, list[Term]] = {name: [] for name in self._vectors}
-        for k, (row, weight) in enumerate(zip(measured, weights, strict=True)):
+        for k, (row, weight) in enumerate(zip(measures.tolist(), weights, strict=True)):
             lengths = row[: len(self._vectors) - 1]
             *layer_norms, peak, change, negative, strange = row[len(lengths) :]
             square = sum(layer * layer for layer in layer_norms)

@@ -1,5 +1,7 @@
 """Between the host's memory and a GPU's."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,3 +21,21 @@ def to_host(tensor: Tensor) -> Tensor:
     """
     wide = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
     return wide.to("cpu", non_blocking=True)
+
+
+class Arriving:
+    """Numbers on their way to the host, which waits for them when it reads them.
+
+    It waits for nothing that a GPU was given to compute after them.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._there, self._event = to_host(tensor), None
+        if tensor.device.type == "cuda":
+            self._event = torch.cuda.current_stream(tensor.device).record_event()
+
+    def tolist(self) -> Any:
+        """Return the numbers, as :meth:`torch.Tensor.tolist` does."""
+        if self._event:
+            self._event.synchronize()
+        return self._there.tolist()

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from fednnnn_plugin.assembly import executors
 from fednnnn_plugin.assembly import federation as run_module
@@ -28,7 +29,9 @@ from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
+from fednnnn_plugin.rounds import group_adder
 from fednnnn_plugin.rounds.batches import TensorBatches
+from fednnnn_plugin.rounds.group_adder import GroupAdder
 from fednnnn_plugin.rounds.groups import MEMORY, WIDEST, client_bytes, room_on, widest_group
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.training import TrainTogether
@@ -165,6 +168,52 @@ def test_next_rounds_batches_are_staged_while_a_gpu_computes(
         *("stage 1", "train 1", "stage 2", "train 2", "stage 3", "train 3", "stage 4"),
         *("stage 4", "train 4"),  # of the other group
     ]
+
+
+class Reads(TorchFunctionMode):
+    """Notes what would make the host wait for a GPU."""
+
+    names = "tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__"
+
+    def __init__(self, calls: list[str]) -> None:
+        super().__init__()
+        self._calls = calls
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in self.names:
+            self._calls.append("wait")
+        return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def noted_in(cls, calls: list[str], method: Any) -> Any:
+        def noting(*given: Any) -> None:
+            with cls(calls):
+                method(*given)
+
+        return noting
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_group_is_added_while_a_gpu_trains_the_next(
+    tiny: Tiny, content: Content, monkeypatch: pytest.MonkeyPatch, on_gpu: bool
+) -> None:
+    """Three groups of two: the host waits once for each, and the bits are the same."""
+    calls, train = list[str](), GroupSGD.train
+    settings = ALL | {"client_batching": 2, "comm_round": 1}
+    tiny("expected", **settings)
+
+    def noted(*given: Any, **more: Any) -> Any:
+        calls.append("train")
+        return train(*given, **more)
+
+    monkeypatch.setattr(GroupSGD, "train", noted)
+    monkeypatch.setattr(group_adder, "is_asynchronous", lambda _: on_gpu)
+    for method in (GroupAdder.add, GroupAdder.finish):
+        monkeypatch.setattr(GroupAdder, method.__name__, Reads.noted_in(calls, method))
+    tiny("found", **settings)
+    first, second = ("wait", "train") if not on_gpu else ("train", "wait")
+    assert calls[-6:] == ["train", first, second, first, second, "wait"]
+    assert content(tiny.folder / "expected") == content(tiny.folder / "found")
 
 
 def test_what_cannot_train_together_trains_alone(
