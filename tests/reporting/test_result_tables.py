@@ -86,30 +86,18 @@ def test_report_has_them_and_what_reaches_a_target(runs: dict[str, Path], tmp_pa
     figures = {path.stem for path in (tmp_path / "report").glob("figures/*/*.svg")}
     assert figures >= {"worst-clients", "client-quantiles", "client-distribution", "class-accuracy"}
     assert "50 % of the worst 10 % of clients" in report.text
-    found = fp.summary(fp.read_runs(folder), target="worst_10=0.5").set_index("method")
-    assert found["rounds_to_target"].to_dict() == pytest.approx(
-        {"FedAvg": 3, "FedNNNN": 3, "Momentum": float("nan")}, nan_ok=True
-    )
-    for target in ("worst_10=1.5", "worst_11=0.5", "worst_10=", "x"):
-        with pytest.raises(UserError, match=r"^target: "):
-            fp.summary(fp.read_runs(folder), target=target)
-
-
-def test_runs_without_them_have_no_such_figure(make_run, tmp_path: Path) -> None:
-    build_report([make_run("FedNNNN")], tmp_path / "report")
-    assert not list((tmp_path / "report").glob("figures/*/*client-q*"))
-    assert "client_acc" not in (tmp_path / "report/rounds.csv").read_text()
-
-
-@pytest.mark.slow
-def test_table_has_what_else_was_measured(runs: dict[str, Path], tmp_path: Path) -> None:
-    folder = runs["FedNNNN"].parent
-    report = build_report([folder], tmp_path / "report")
     head = next(line for line in report.text.splitlines() if "method" in line)
     assert "final worst 10 % of clients (%)" in head
     assert "final worst class (%)" in head
     rows = [line for line in report.text.splitlines() if " FedAvg " in line]
     assert rows[0].count("80.00 (1)") == 2
+    found = fp.summary(fp.read_runs(folder), target="worst_10=0.5").set_index("method")
+    assert found["rounds_to_target"].to_dict() == pytest.approx(
+        {"FedAvg": 3, "FedNNNN": 3, "Momentum": float("nan")}, nan_ok=True
+    )
+    for target in ("worst_10=1.5", "worst_11=0.5", "worst_10=", "x", 95, 0.0, float("nan")):
+        with pytest.raises(UserError, match=r"^target: "):
+            fp.summary(fp.read_runs(folder), target=target)
 
 
 def test_agreement_of_a_layer(runs: dict[str, Path]) -> None:

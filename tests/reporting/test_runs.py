@@ -83,7 +83,6 @@ LONG = {"why": "a" * 1000}
     ("one", "other", "shown"),
     [
         ({"b": 1, "a": {"c": 0.9}}, {"b": 1, "a": {"c": 0.5}}, '{"a":{"c":0.9},"b":1}'),
-        ([[1, 2], [3, 4]], [[1, 2], [3, 5]], "[[1,2],[3,4]]"),
         ([1, 2, 3, 4, 5], [1, 2, 3, 4, 6], "[1,2,3,4,5]"),
         (LONG | {"x": 1}, LONG | {"x": 2}, None),
     ],
@@ -159,19 +158,6 @@ def test_records_are_read_up_to_a_size(make_run, monkeypatch: pytest.MonkeyPatch
     assert ["larger than" in problem for problem in problems] == [True]
 
 
-@pytest.mark.slow
-def test_run_whose_path_is_not_utf8_is_read_and_reported(make_run, tmp_path: Path) -> None:
-    folder = make_run("FedNNNN", change=bare)
-    folder = folder.rename(os.fsdecode(os.fsencode(folder) + b"-\xe9"))
-    runs = fp.read_runs(folder)
-    assert list(runs["round"]) == [1, 2, 3, 4]
-    assert runs["run"].iloc[0].endswith("\\udce9")
-    for out in (tmp_path / "out", folder):
-        command = [Path(sys.executable).with_name("fednnnn"), "report", folder, "--out", out]
-        subprocess.run(command, check=True, env=os.environ | {"PYTHONIOENCODING": "utf-8"})
-        assert "udce9" in (out / "rounds.csv").read_text()
-
-
 def test_tables_read_apart_can_be_joined(make_run, tmp_path: Path) -> None:
     make_run("FedNNNN", name="a/same")
     make_run("PaperFedAvg", name="b/same")
@@ -190,18 +176,7 @@ def test_round_recorded_twice_counts_once(make_run) -> None:
     assert (runs["test_acc"][1], len(problems)) == (0.25, 1)
 
 
-def test_extended_run_is_not_finished(make_run) -> None:
-    """``--resume`` with more rounds leaves the summary of the shorter run until it ends."""
-    for said, done, finished in ((4, 6, False), (6, 6, False), (8, 8, True), (None, 4, False)):
-        folder = make_run("FedNNNN", comm_round=8, done=done)
-        (folder / "summary.json").unlink()
-        if said:
-            (folder / "summary.json").write_text(json.dumps({"rounds": said}))
-        runs, problems = read_folders([folder])
-        assert (set(runs["finished"]), problems) == ({finished}, [])
-
-
-@pytest.mark.parametrize("text", ["{", "[1]", '{"model": 3}', "[" * 100_000, "train_args: 3"])
+@pytest.mark.parametrize("text", ["{", "[1]", '{"model": 3}', "train_args: 3"])
 @pytest.mark.parametrize("file", ["recipe.yaml", "fingerprint.json"])
 def test_run_with_a_damaged_file_is_read(make_run, file: str, text: str) -> None:
     folder = make_run("FedNNNN")
@@ -226,18 +201,20 @@ def test_folders_without_runs_are_named(make_run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_report_imports_only_what_it_needs(make_run, tmp_path: Path) -> None:
-    """Neither torch nor pyplot, which pandas 2 takes for LaTeX."""
+def test_report_imports_only_what_it_needs(make_run) -> None:
+    """Neither torch nor pyplot, which pandas 2 takes for LaTeX; of a path that is not UTF-8."""
     script = (
-        "import sys; from pathlib import Path; import fednnnn_plugin as fp\n"
+        "import sys; import fednnnn_plugin as fp\n"
         "fp.figures.accuracy\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
-        "from fednnnn_plugin.reporting.build import build_report\n"
-        "build_report([Path(sys.argv[2])], Path(sys.argv[1]))\n"
+        "from fednnnn_plugin.cli import main\n"
+        "main(['report', sys.argv[1], '--out', sys.argv[1]], standalone_mode=False)\n"
         "assert not {'torch', 'fedml', 'optuna'} & set(sys.modules)\n"
     )
-    folder = make_run("FedNNNN", change=bare)
-    subprocess.run([sys.executable, "-c", script, tmp_path / "out", folder], check=True)
+    folder = make_run("FedNNNN", name=os.fsdecode(b"run-\xe9"), change=bare)
+    utf8 = os.environ | {"PYTHONIOENCODING": "utf-8"}
+    subprocess.run([sys.executable, "-c", script, folder], check=True, env=utf8)
+    assert "udce9" in (folder / "rounds.csv").read_text()
 
 
 ONE = {"model": {"code": "a", "drawn_weights": "w"}}

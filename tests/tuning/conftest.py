@@ -23,8 +23,6 @@ from fednnnn_plugin.tuning.study_folder import StudyFolder
 # nor loss; it may raise as a run.
 Outcome = Callable[[dict[str, Any], int], float]
 
-BETA_WITHOUT_LOSS = 9.0
-
 
 class Searches:
     """Carries studies out; ``ran`` says the folder of every trial that was run, in turn."""
@@ -58,8 +56,7 @@ class Searches:
                 rounds = int(min(rounds, self.stopped_at(train)))
                 for number in range(1, rounds + 1):
                     accuracy = outcome(train, number)
-                    lost = isnan(accuracy) or train.get("beta") == BETA_WITHOUT_LOSS
-                    loss = None if lost else 1 - accuracy
+                    loss = None if isnan(accuracy) else 1 - accuracy
                     shown = accuracy if self.with_classes and not isnan(accuracy) else None
                     record = {"round": number, "test_acc": shown, "test_loss": loss}
                     record["test_metrics"] = {"top": self.top(train, number)}

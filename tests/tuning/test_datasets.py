@@ -1,9 +1,11 @@
 """A search on Datasets: what is held out of each client's is judged on, never the test part."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fednnnn_plugin as fp
@@ -12,7 +14,7 @@ from fednnnn_plugin.data.own_data import UserData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
-from ..tiny import NET, QUICK, TEST, X, Y
+from ..tiny import QUICK, TEST, X, Y
 
 SIZES = (30, 50, 20, 40)
 SETTINGS = ["dataset=<object>:data", "client_num_in_total=4", "client_num_per_round=4"]
@@ -53,13 +55,18 @@ def test_part_of_each_client_is_held_out() -> None:
 
 @pytest.mark.slow
 def test_search_on_datasets(own_code: Path) -> None:
-    given = {"model": NET, "data": (PARTS, TEST), "study": "study"}
-    given |= {"overrides": QUICK | {"comm_round": 2, "client_num_per_round": 4}}
-    found = fp.tune("digits_noniid_b_fedavg", grid={"learning_rate": [0.001, 0.1]}, **given)
-    assert found.trials["state"].tolist() == ["finished"] * 2
-    assert set(found.best) == {"learning_rate"}
-    again = fp.tune(
-        "digits_noniid_b_fedavg", grid={"learning_rate": [0.001, 0.1]}, resume=True, **given
-    )
-    assert again.best == found.best
-    assert fp.read_runs("study/trials")["test_acc"].notna().all()
+    """Where it began, whatever the user's code changes the working directory to."""
+    (own_code / "elsewhere").mkdir()
+
+    def net(classes: int) -> nn.Module:
+        os.chdir(own_code / "elsewhere")
+        return nn.Linear(6, classes)
+
+    given = {"model": net, "data": (PARTS, TEST), "study": "study"}
+    given |= {"overrides": QUICK | {"comm_round": 1, "client_num_per_round": 4}}
+    found = fp.tune("digits_noniid_b_fedavg", grid={"learning_rate": [0.1]}, **given)
+    assert found.best == {"learning_rate": 0.1}
+    assert found.folder == own_code / "study"
+    assert found.recipe.is_file()
+    assert not [*(own_code / "elsewhere").iterdir()]
+    assert fp.read_runs(found.folder / "trials")["test_acc"].notna().all()

@@ -18,7 +18,7 @@ from fednnnn_plugin.reporting.study import Step, read_study
 from fednnnn_plugin.tuning.plan import Measure
 from fednnnn_plugin.tuning.search import Search
 
-from .conftest import BETA_WITHOUT_LOSS, Outcome, Searches
+from .conftest import Outcome, Searches
 
 NAMES = ["beta=0.5", "beta=0.7", "beta=0.9"]
 DIVERGED = RunError("every client diverged")
@@ -97,6 +97,7 @@ def test_seed_that_fails_ends_its_trial(searches: Searches) -> None:
         study = searches.search(outcome)
         assert searches.ran == ["seed1", "seed5", "seed2", "seed1", "seed5"]
         assert list(study.trials["state"]) == ["finished", "failed"]
+    assert "every client diverged" in searches.said[1]
     shutil.rmtree(searches.trial("beta=0.7") / "seed5")  # which repeats it
     assert list(searches.search(hill).trials["state"]) == ["finished"] * 2
     assert searches.ran[5:] == ["seed1", "seed5", "seed2"]
@@ -111,13 +112,6 @@ def test_trial_cut_short_is_run_again(three: Searches, error: BaseException) -> 
     assert three.ran == ["beta=0.5", "beta=0.7", "beta=0.7", "beta=0.9"]
     assert study.chosen(study.plan.steps[0]) == {"beta": 0.7}
     assert list(study.trials["state"]) == ["finished"] * 3
-
-
-def test_trial_that_failed_is_a_result(three: Searches) -> None:
-    study = three.search(ending_at(DIVERGED))
-    assert list(study.trials["state"]) == ["finished", "failed", "finished"]
-    assert study.chosen(study.plan.steps[0]) == {"beta": 0.5}  # of equal ones the first
-    assert "every client diverged" in three.said[1]
 
 
 def test_search_without_a_finished_trial(searches: Searches) -> None:
@@ -194,24 +188,10 @@ def test_trials_side_by_side_share_devices(
     assert (ranks.core_sharers, ranks.sharers("a GPU")) == (3, 3)
 
 
-@pytest.mark.parametrize("with_classes", [True, False])
-def test_search_by_loss_takes_the_lowest(searches: Searches, with_classes: bool) -> None:
-    searches.with_classes = with_classes
-    betas = [0.5, 0.7, BETA_WITHOUT_LOSS]
-    searches.begin(grid={"beta": betas}, rounds=2, metric="final_loss")
-    study = searches.search(lambda train, number: hill(train, number) / 10)
-    assert list(study.trials["state"]) == ["finished", "finished", "failed"]
-    assert study.chosen(study.plan.steps[0]) == {"beta": 0.7}
-    assert list(study.trials["best_round"][:2]) == [1, 1]
-    searches.search(hill)
-    assert len(searches.ran) == 3
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "metric", "state"),
     [
-        (6, "best_accuracy", "pruned"),
         (6, "final_loss", "pruned"),
         (6, "best_metric", "pruned"),  # of rounds with a metric alone
         (1, "best_accuracy", "finished"),  # after a third of the rounds, but not after the last
@@ -250,14 +230,6 @@ def test_second_step_starts_from_the_first_choice(searches: Searches) -> None:
         assert yaml.safe_load(path.read_text())["train_args"]["learning_rate"] == 0.1
 
 
-def test_trial_whose_folder_was_removed_is_run_again(three: Searches) -> None:
-    three.search(hill)
-    shutil.rmtree(three.trial("beta=0.7"))
-    study = three.search(hill)
-    assert three.ran == [*NAMES, "beta=0.7"]
-    assert list(study.trials["value"]) == pytest.approx([0.7, 0.9, 0.7])
-
-
 def test_journal_with_half_a_line_is_read(three: Searches) -> None:
     three.search(hill)
     journal = three.folder.journal
@@ -267,10 +239,6 @@ def test_journal_with_half_a_line_is_read(three: Searches) -> None:
     assert three.ran == [*NAMES, "beta=0.9"]  # whose end was not written
     assert list(study.trials["state"]) == ["finished"] * 3
     assert all(json.loads(line) for line in journal.read_text().splitlines())
-
-
-def test_journal_that_is_damaged_is_refused(three: Searches) -> None:
-    three.search(hill)
-    three.folder.journal.write_text('{"op_code": 0}\n')
+    journal.write_text('{"op_code": 0}\n')
     with pytest.raises(UserError, match=r"^[^\n]*journal.log: damaged[^\n]*$"):
         three.search(hill)
