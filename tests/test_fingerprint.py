@@ -257,11 +257,16 @@ def test_digest_of_tensors_by_all_they_are() -> None:
     assert [part for part in after if after[part] != before[part]] == ["weights"]
 
 
-def hooked(text: str | None) -> nn.Module:
-    """A network with a hook of this text at its first layer; the other layer is in evaluation."""
+HOOKS = [("forward", "lambda *x: None"), ("forward", "lambda *x: x[-1]"), None]
+HOOKS += [(kind, "lambda *x: None") for kind in ("forward_pre", "full_backward")]
+
+
+def hooked(hook: tuple[str, str] | None) -> nn.Module:
+    """A network with a hook at its first layer; the other layer is in evaluation."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout().eval())
-    if text:
-        model[0].register_forward_pre_hook(cell(f"hook = {text}")["hook"])
+    if hook:
+        kind, text = hook
+        getattr(model[0], f"register_{kind}_hook")(cell(f"hook = {text}")["hook"])
     return model
 
 
@@ -296,7 +301,7 @@ def traced(factor: float) -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "values"),
     [
-        (hooked, (None, "lambda *x: None", "lambda *x: x[-1]")),
+        (hooked, HOOKS),
         (lambda frozen: nn.LSTM(2, 2).requires_grad_(not frozen), (True, False)),
         (lambda kept: Buffered(persistent=kept), (True, False)),
         (lambda dim: nn.utils.weight_norm(nn.Linear(2, 2), dim=dim), (0, 1)),

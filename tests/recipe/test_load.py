@@ -160,7 +160,7 @@ def test_mistakes_have_a_line_each_up_to_twenty(recipe_file: Path) -> None:
     assert (len(lines), lines[-1]) == (21, "... and 781 more")  # the missing dataset is one
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("section", ["train_args", "device_args"])
 def test_section_missing_or_misshapen_is_named(recipe_file: Path, section: str) -> None:
     recipe_file.write_text(yaml.safe_dump({**SECTIONS, section: [1]}))
     [line] = refused(recipe_file)

@@ -18,7 +18,6 @@ from fednnnn_plugin.recipe import find_recipe
 from ..support.commands import RECIPE, quick, quick_words
 
 FEDNNNN = Path(sys.executable).with_name("fednnnn")
-SERVICES = ("tracking_args.enable_wandb", "common_args.using_mlops")
 
 
 @pytest.fixture
@@ -75,18 +74,16 @@ def test_nothing_of_the_working_directory_is_imported(hostile: Path, tmp_path: P
     assert (hostile / "report" / "index.html").exists()
 
 
-@pytest.mark.parametrize("key", SERVICES)
+@pytest.mark.parametrize("key", ["tracking_args.enable_wandb", "common_args.using_mlops"])
 @pytest.mark.slow
 def test_service_needs_the_users_word(own_code: Path, key: str) -> None:
     name = key.partition(".")[2]
     text = find_recipe(RECIPE).read_text()
     assert f"{name}: false" in text
     Path("mine.yaml").write_text(text.replace(f"{name}: false", f"{name}: true"))
-    for command in ("run", "check"):
-        ended = CliRunner().invoke(main, [command, "mine.yaml", *quick()])
-        assert ended.exit_code == 2, ended.output
-        assert ended.stderr.startswith(f"{key}: true: ")
-    with pytest.raises(fp.UserError, match=key):
+    ended = CliRunner().invoke(main, ["run", "mine.yaml", *quick()])
+    assert ended.exit_code == 2, ended.output
+    with pytest.raises(fp.UserError, match=f"^{key}: "):
         fp.run("mine.yaml")
     assert not Path("runs").exists()
     unasked = CliRunner().invoke(main, ["run", "mine.yaml", *quick(), f"--set={key}=false"])
