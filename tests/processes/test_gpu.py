@@ -17,7 +17,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import fednnnn_plugin as fp
 from fednnnn_plugin.assembly.from_recipe import rank_device
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
@@ -30,7 +29,6 @@ from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.seeds import isolated_generators
 
-from ..support.commands import RECIPE, quick
 from ..tiny import Tiny, tiny_recipe
 
 CPU, SECOND = torch.device("cpu"), torch.device("cuda", 1)
@@ -106,15 +104,12 @@ def test_gpu_is_told_by_name_and_memory(cuda: Any) -> None:
     assert {"cuda", "cudnn"} <= facts.keys()
 
 
-def test_run_continues_on_its_kind_of_device_only(tmp_path: Path, request: Any) -> None:
-    """Its recipe asks for a GPU, which was not visible when it began."""
-    keys = quick(using_gpu=True)
-    fp.run(RECIPE, output=tmp_path, overrides=[word.removeprefix("--set=") for word in keys])
+def test_run_continues_on_its_kind_of_device_only(tiny: Tiny, request: Any) -> None:
+    tiny(comm_round=1)
     request.getfixturevalue("cuda")
-    more = [word.removeprefix("--set=") for word in quick(using_gpu=True, comm_round=2)]
-    with pytest.raises(UserError, match=r"^resume=True: device_args: .*begun on cpu"):
-        fp.run(RECIPE, output=tmp_path, overrides=more, resume=True)
-    assert len(fp.read_runs(tmp_path)) == 1
+    with pytest.raises(UserError, match=r"^--resume: device_args: .*begun on cpu"):
+        tiny(comm_round=2, mode="resume", device=SECOND)
+    assert len(tiny.records()) == 1
 
 
 MAPPING = """

@@ -100,74 +100,45 @@ def test_groups_are_halved_when_memory_ends(
     assert content(tiny.folder / "whole") == content(tiny.folder / "parts")
 
 
-LAYERS = {
-    "products": nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
-    "norms": nn.Sequential(
+@pytest.mark.slow
+def test_users_model_trains_together_as_alone(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a custom loss, with dropout by each client's generator; of slots the sum alone differs."""
+    layers = [
         *(nn.Conv2d(1, 4, 3, bias=False), nn.GroupNorm(2, 4), nn.ReLU(inplace=True)),
         *(nn.Conv2d(4, 4, 3, groups=2), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(2)),
         *(nn.Flatten(), nn.Dropout(0.4), nn.Linear(16, 10)),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.slow
-def test_users_model_trains_together_as_alone(tiny: Tiny, name: str) -> None:
-    """On a custom loss, with dropout by each client's generator; two rounds, within 1e-9."""
-    smooth = partial(functional.cross_entropy, label_smoothing=0.1)
-    inputs: dict[str, Any] = {"model": copy.deepcopy(LAYERS[name])}
-    inputs["functions"] = Functions(loss=Loss("smooth", smooth))
-    settings: dict[str, Any] = {"comm_round": 2, "epochs": 2, "precision": "fp64"}
-    for run, batching in (("alone", "off"), ("together", 3)):
-        assert tiny(run, **inputs, **settings, client_batching=batching).client_batching == (
-            3 if batching == 3 else 1
-        )
-    for key, tensor in tiny.model("alone").items():
-        torch.testing.assert_close(tiny.model("together")[key], tensor, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.slow
-def test_slots_have_the_bits_of_one_by_one(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of any model, with the optimizer of a recipe; whatever the width, which the folder names."""
-    monkeypatch.setattr(executors, "TRAINING", "slots")
-    given: dict[str, Any] = {"model": copy.deepcopy(LAYERS["norms"]), "comm_round": 2, "epochs": 2}
-    given |= {"client_optimizer": "adam"}
-    assert tiny("alone", **given, client_batching="off").client_batching == 1
-    assert tiny("slots", **given, client_batching=3).client_batching == 3
-    for key, tensor in tiny.model("alone").items():
-        torch.testing.assert_close(tiny.model("slots")[key], tensor, rtol=0, atol=0)
-
-
-def test_next_rounds_batches_are_staged_while_a_gpu_computes(
-    data: FederatedData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a group that trains in round after round; the bits are the same."""
-    calls: list[str] = []
-    batches, replica = TensorBatches(data, SGD, 0, CPU), Replica(copy.deepcopy(MODEL))
-    orders, train = batches.orders, GroupSGD.train
-    monkeypatch.setattr(
-        batches, "orders", lambda *given: calls.append(f"stage {given[1]}") or orders(*given)
-    )
-    monkeypatch.setattr(
-        GroupSGD, "train", lambda *given: calls.append(f"train {given[4]}") or train(*given)
-    )
-
-    def trained(*, ahead: bool) -> list[Tensor]:
-        groups = GroupSGD(SGD, MODEL, batches.images, batches.labels)
-        together, rounds = TrainTogether(groups, batches, None, ahead=ahead), [(3,)] * 3 + [(5,)]
-        return [
-            together(replica, number, group, None, lambda: None).vector.clone()
-            for number, group in enumerate(rounds, 1)
-        ]
-
-    expected = trained(ahead=False)
-    assert calls == [f"{what} {number}" for number in range(1, 5) for what in ("stage", "train")]
-    calls.clear()
-    assert all(map(torch.equal, trained(ahead=True), expected))
-    assert calls == [
-        *("stage 1", "train 1", "stage 2", "train 2", "stage 3", "train 3", "stage 4"),
-        *("stage 4", "train 4"),  # of the other group
     ]
+    smooth = partial(functional.cross_entropy, label_smoothing=0.1)
+    model, functions = nn.Sequential(*layers), Functions(loss=Loss("smooth", smooth))
+    settings: dict[str, Any] = {"comm_round": 2, "epochs": 2, "precision": "fp64"}
+    for run, batching, width in (("alone", "off", 1), ("groups", 3, 3), ("slots", 3, 3)):
+        monkeypatch.setattr(executors, "TRAINING", run)
+        settings |= {"model": copy.deepcopy(model), "client_batching": batching}
+        found = tiny(run, functions=functions, **settings)
+        assert found.client_batching == width
+    alone = tiny.model("alone")
+    torch.testing.assert_close(tiny.model("groups"), alone, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(tiny.model("slots"), alone, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "expected"), [(False, "s1 t1 s2 t2 s3 t3"), (True, "s1 t1 s2 t2 s3 s3 t3")]
+)
+def test_next_rounds_batches_are_staged_while_a_gpu_computes(
+    data: FederatedData, monkeypatch: pytest.MonkeyPatch, ahead: bool, expected: str
+) -> None:
+    """Of a group that trains in round after round, and another in the third; the same bits."""
+    batches, replica, calls = TensorBatches(data, SGD, 0, CPU), Replica(MODEL), list[str]()
+    groups = GroupSGD(SGD, MODEL, batches.images, batches.labels)
+    orders, train = batches.orders, groups.train
+    monkeypatch.setattr(batches, "orders", lambda *of: calls.append(f"s{of[1]}") or orders(*of))
+    monkeypatch.setattr(groups, "train", lambda *of: calls.append(f"t{of[3]}") or train(*of))
+    together = TrainTogether(groups, batches, None, ahead=ahead)
+    for number, group in ((1, (3,)), (2, (3,)), (3, (5,))):
+        found = together(replica, number, group, None, lambda: None).vector.clone()
+        alone = train(replica.state, [orders(group[0], number)]).vector
+        assert torch.equal(found, alone)
+    assert " ".join(calls) == expected
 
 
 class Reads(TorchFunctionMode):
