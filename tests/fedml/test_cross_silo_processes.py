@@ -135,8 +135,9 @@ def trainings(folder: Path, rank: int) -> int:
     return len(path.read_text().split()) if path.exists() else 0
 
 
-def start_client(folder: Path, rank: int, scripts: Scripts) -> Script:
-    words = ("--cf", CONFIG, "--rank", str(rank), "--role", "client")
+def start_one(folder: Path, rank: int, scripts: Scripts) -> Script:
+    role = "client" if rank else "server"
+    words = ("--cf", CONFIG, "--rank", str(rank), "--role", role)
     return scripts.start(HELD, *words, folder=folder)
 
 
@@ -145,88 +146,77 @@ def kill(script: Script) -> None:
     assert script.wait().status == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("uploaded", [False, True], ids=["while it trains", "after its upload"])
-def test_client_that_restarts_trains_in_the_round(uploaded, folder, scripts) -> None:
+def test_killed_server_continues_by_itself(folder, scripts) -> None:
+    """Started by the same command; clients that lived on end, and are started by their units."""
+    edit(folder, start_round="auto", comm_round=6)
+    server, *clients = start(folder, HELD, HELD, scripts)
+    wait_until(lambda: rounds_done(folder))
+    kill(server)
+    again = [start_one(folder, 0, scripts)]
+    for rank, client in enumerate(clients, 1):
+        client.wait()
+        again.append(start_one(folder, rank, scripts))
+    waited_for(again)
+    assert rounds_done(folder) == 6
+    runs = fp.read_runs(folder / "output")
+    assert runs["round"].tolist() == [*range(1, 7)]
+    assert runs["clients"].tolist() == [2] * 6
+    ended = start_one(folder, 0, scripts).wait()
+    assert ended.status == 2
+    assert ended.stderr.strip().splitlines()[-1].startswith("error: train_args.comm_round: 6: all ")
+
+
+def test_client_that_restarts_trains_in_the_round(folder, scripts) -> None:
     """The server averages each round once, and all processes end after the last one.
 
-    Killed after its upload, in a round that waits for the other client, it trains that round again.
+    Killed while it trains, and again after its upload, in a round that waits for the other client,
+    the first trains that round again; that it vanishes from the last round does not matter.
     """
-    edit(folder, comm_round=3)
-    held = 2 if uploaded else 1
-    (folder / f"hold-{held}").touch()
+    edit(folder, comm_round=2)
+    for name in ("hold-1-0", "hold-2-0", "hold-2-1"):
+        (folder / name).touch()
     server, first, second = start(folder, HELD, HELD, scripts)
-    wait_until(lambda: trainings(folder, held))
-    if uploaded:
-        wait_until(lambda: "add_model. index = 0" in server.said())
-    kill(first)
-    if not uploaded:
-        (folder / "hold-1").unlink()
-    again = start_client(folder, 1, scripts)
-    wait_until(lambda: "has started again" in server.said())
-    wait_until(lambda: trainings(folder, 1) >= 2)
-    (folder / f"hold-{held}").unlink(missing_ok=True)
-    waited_for([server, again, second])
-    assert rounds_done(folder) == 3
-    runs = fp.read_runs(folder / "output")
-    assert runs["round"].tolist() == [1, 2, 3]
-    assert runs["clients"].tolist() == [2, 2, 2]
-    assert trainings(folder, 2) == 3
 
+    def uploads(count: int) -> None:
+        wait_until(lambda: server.said().count("add_model. index = 0") >= count)
 
-def first_vanishes(folder: Path, scripts: Scripts, rounds: int) -> tuple[Script, Script]:
-    """Start a federation, and kill the first client after its upload; the server, and the other."""
-    edit(folder, comm_round=rounds)
-    (folder / "hold-2").touch()
-    server, first, second = start(folder, HELD, HELD, scripts)
-    wait_until(lambda: "add_model. index = 0" in server.said())
+    wait_until(lambda: trainings(folder, 1))
     kill(first)
-    (folder / "hold-2").unlink()
-    return server, second
+    (folder / "hold-1-0").unlink()
+    for count in (1, 2):
+        again = start_one(folder, 1, scripts)
+        wait_until(lambda number=count: server.said().count("has started again") >= number)
+        uploads(count)
+        if count == 1:
+            kill(again)
+    (folder / "hold-2-0").unlink()
+    uploads(3)
+    kill(again)
+    (folder / "hold-2-1").unlink()
+    waited_for([server, second])
+    assert rounds_done(folder) == 2
+    assert fp.read_runs(folder / "output")["clients"].tolist() == [2, 2]
+    assert (trainings(folder, 1), trainings(folder, 2)) == (4, 2)
 
 
 def test_client_that_vanishes_ends_the_server_with_the_way_on(folder, scripts) -> None:
     """Killed between its upload and the next message; the federation then continues."""
-    server, second = first_vanishes(folder, scripts, rounds=4)
+    edit(folder, comm_round=2)
+    (folder / "hold-2-0").touch()
+    server, first, second = start(folder, HELD, HELD, scripts)
+    wait_until(lambda: "add_model. index = 0" in server.said())
+    kill(first)
+    (folder / "hold-2-0").unlink()
     ended = server.wait()
     last = ended.stderr.strip().splitlines()[-1]
     assert ended.status == 1
     assert last.startswith("error: the client of rank 1 cannot be reached (UNAVAILABLE): round 1 ")
-    assert last.endswith("with start_round: 1 and comm_round: 3")
+    assert last.endswith("with start_round: 1 and comm_round: 1")
     assert "Traceback" not in ended.stderr
     kill(second)
-    edit(folder, start_round=1, comm_round=3)
+    edit(folder, start_round=1, comm_round=1)
     waited_for(start(folder, HELD, HELD, scripts))
-    assert fp.read_runs(folder / "output")["round"].tolist() == [1, 2, 3, 4]
-
-
-def test_killed_server_continues_by_itself(folder, scripts) -> None:
-    """Started by the same command; clients that lived on end, and are started by their units."""
-    edit(folder, start_round="auto", comm_round=8)
-    server, *before = start(folder, HELD, HELD, scripts)
-    wait_until(lambda: rounds_done(folder))
-    (folder / "hold-2").touch()
-    kill(server)
-    done = rounds_done(folder)
-    words = ("--cf", CONFIG, "--rank", "0", "--role", "server")
-    server = scripts.start(HELD, *words, folder=folder)
-    (folder / "hold-2").unlink()
-    for rank, client in enumerate(before, 1):  # one waits, the other sends what it has trained
-        client.wait()
-        before[rank - 1] = start_client(folder, rank, scripts)
-    waited_for([server, *before])
-    assert 1 <= done < rounds_done(folder) == 8
-    runs = fp.read_runs(folder / "output")
-    assert runs["round"].tolist() == [*range(1, 9)]
-    assert runs["clients"].tolist() == [2] * 8
-    ended = scripts.start(HELD, *words, folder=folder).wait()
-    assert ended.status == 2
-    assert ended.stderr.strip().splitlines()[-1].startswith("error: train_args.comm_round: 8: all ")
-
-
-def test_last_rounds_client_that_vanishes_does_not_matter(folder, scripts) -> None:
-    server, second = first_vanishes(folder, scripts, rounds=1)
-    waited_for([server, second])
-    assert rounds_done(folder) == 1
+    assert fp.read_runs(folder / "output")["round"].tolist() == [1, 2]
 
 
 def test_server_alone_has_the_plugin(folder, scripts, fedml_alone) -> None:

@@ -102,18 +102,14 @@ OTHER = OURS | {"dataset": "cifar100"}
     ("values", "whose"),
     [
         *(({"partition_method": method}, FEDMLS) for method in (None, "hetero", 3)),
-        *(({"dataset": name}, FEDMLS) for name in ("mnist", "femnist", None)),
-        *(({"dataset": name, **OURS}, FEDMLS) for name in ("femnist", "hdfs://somewhere")),
-        ({"partition_method": "hetero", **OURS}, FEDMLS),
+        *(({"dataset": name}, FEDMLS) for name in ("mnist", None)),
+        ({"dataset": "hdfs://somewhere", **OURS}, FEDMLS),
         ({"partition_sizes": "power_law", "partition_method": None}, FEDMLS),
-        ({"partition_method": "dirichlet", "dataset": "shakespeare"}, FEDMLS),
-        (OURS, FOUND),
         (OURS | {"partition_method": None}, FOUND),
         ({"partition_sizes": "balanced"}, FOUND),
         ({"dataset": "image_folder"}, FOUND),
-        *((OTHER | {"partition_method": name}, OTHERS) for name in ("n_class", "dirichlet")),
         (OTHER | {"partition_method": "dirichlet_by_class"}, OTHERS),
-        *((OTHER | {key: 2}, OTHERS) for key in ("partition_sizes", "classes_per_client")),
+        (OTHER | {"classes_per_client": 2}, OTHERS),
     ],
 )
 def test_data_are_ours_by_our_names(values, whose, tmp_path, monkeypatch) -> None:
@@ -128,8 +124,7 @@ def test_data_are_ours_by_our_names(values, whose, tmp_path, monkeypatch) -> Non
         load(**given | values)
 
 
-@pytest.mark.parametrize("alpha", [0.1, 10.0])
-def test_class_by_class_is_fedmls_dirichlet(alpha, monkeypatch) -> None:
+def test_class_by_class_is_fedmls_dirichlet(monkeypatch) -> None:
     """But for the last bits of a cut, by which FedML may give a client that has enough one more."""
     labels, drawn = np.random.default_rng(0).integers(0, 10, 2000), []
     rng = np.random.default_rng(1)
@@ -139,16 +134,16 @@ def test_class_by_class_is_fedmls_dirichlet(alpha, monkeypatch) -> None:
         return drawn[-1]
 
     def draw_again(concentration, classes):
-        assert concentration.tolist() == [alpha] * 20
+        assert concentration.tolist() == [0.1] * 20
         return np.array([drawn.pop(0) for _ in range(classes)])
 
     monkeypatch.setattr(noniid_partition.np.random, "dirichlet", draw)
     before = np.random.get_state()  # noqa: NPY002
     split = noniid_partition.non_iid_partition_with_dirichlet_distribution
-    theirs = split(labels, 20, 10, alpha)
+    theirs = split(labels, 20, 10, 0.1)
     np.random.set_state(before)  # noqa: NPY002
     same = SimpleNamespace(dirichlet=draw_again)
-    ours = class_by_class_shares(np.bincount(labels), 20, alpha, 10, same)
+    ours = class_by_class_shares(np.bincount(labels), 20, 0.1, 10, same)
     assert not drawn
     expected = np.stack([np.bincount(labels[theirs[k]], minlength=10) for k in range(20)])
     assert np.abs(ours - expected).max() <= 1

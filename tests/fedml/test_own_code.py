@@ -11,7 +11,6 @@ from fedml.model import model_hub
 from torch.testing import assert_close
 
 from fednnnn_plugin.models import MODELS, create_model
-from fednnnn_plugin.server.rules import positive, rule
 
 from .rounds import CPU, fedml_args, linear, moved, play, refused, silo, simulate, two_clients
 
@@ -105,14 +104,3 @@ def test_own_rule_of_a_silo_outlives_a_restart() -> None:
     assert one_round(LION, **LION_LR) == first != one_round(LION, **LION_LR, random_seed=1)
     with refused(".*server_lion_lr: -1: must be"):
         one_round(LION, server_lion_lr=-1)
-
-
-def test_own_rule_registered_by_script_needs_no_permission(monkeypatch) -> None:
-    monkeypatch.delenv("FEDNNNN_ALLOW_CODE")
-
-    @rule(factor=positive(default=3.0))
-    class Steep(torch.optim.SGD):
-        def __init__(self, params, factor):
-            super().__init__(params, lr=factor)
-
-    assert one_round("Steep") == [3.0, 3.0]

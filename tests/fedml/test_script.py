@@ -1,7 +1,5 @@
 """FedML's patched places: what scripts name, on another FedML too, and ``fedml run``."""
 
-import logging
-import re
 import sys
 import threading
 from importlib.metadata import requires
@@ -98,19 +96,16 @@ def test_method_by_name_gives_our_aggregator_and_trainer(started, images, caplog
     assert helper(silo_args(role="client", beta=None), ours) is None
 
 
-@pytest.mark.parametrize("kind", ["cross_cloud", "fedml_serving", "cross_device"])
+@pytest.mark.parametrize("kind", ["cross_cloud", "cross_device"])
 def test_method_by_name_elsewhere_is_refused(kind) -> None:
-    args = silo_args(training_type=kind, federated_optimizer="FedNNNN", role="server")
-    # FedML 0.9.6 itself cannot start serving from its runner; its phones send files of MNN.
-    instead = ".*FedNNNNAggregator" if kind == "cross_cloud" else "[^;]*$"
-    with refused(f"training_type: {kind}: FedNNNN runs by{instead}"):
+    args = silo_args(training_type=kind, federated_optimizer="FedNNNN")
+    with refused(f"training_type: {kind}: FedNNNN runs by"):
         fedml.init(args, check_env=False)
     args.federated_optimizer = "FedAvg"
     sys.modules["fedml.core.mlops"].pre_setup(args)  # FedML's own goes on
 
 
-@pytest.mark.parametrize(("error", "status"), [(fp.UserError("no"), 2), (ValueError("no"), 1)])
-def test_error_of_one_process_over_mpi_ends_all(error, status, monkeypatch) -> None:
+def test_error_of_one_process_over_mpi_ends_all(monkeypatch) -> None:
     """FedML's receiving thread would keep that process; the others would wait for it."""
     ended: list[int] = []
     monkeypatch.setattr(sys, "excepthook", lambda *_: None)
@@ -119,19 +114,15 @@ def test_error_of_one_process_over_mpi_ends_all(error, status, monkeypatch) -> N
     for _ in "twice":  # it ends them once
         with refused(r"args: train_args\.beta: -1: must be"):
             run(args)
-    sys.excepthook(type(error), error, None)
-    assert ended == [status]
-
-
-def test_simulation_ends_with_one_ranks_mistake(monkeypatch) -> None:
-    """Where its data are not there: it ends all of them."""
-    ranks = Ranks()
-    vars(ranks).update(size=2, rank=1, abort=sys.exit)
+    for error in (fp.UserError("no"), ValueError("no")):
+        sys.excepthook(type(error), error, None)
+    assert ended == [2, 1]
+    ranks = Ranks()  # of a simulation, whose data are not there
+    vars(ranks).update(size=2, rank=1, abort=ended.append)
     monkeypatch.setattr(processes, "simulation_ranks", lambda recipe: ranks)
-    values = {"dataset": "mnist", "data_cache_dir": "/nowhere", "download": False}
-    with pytest.raises(SystemExit) as left:
-        fedml.data.load(fedml_args(**values))
-    assert left.value.code == 2
+    with refused("data_cache_dir: /nowhere"):
+        fedml.data.load(fedml_args(dataset="mnist", data_cache_dir="/nowhere", download=False))
+    assert ended == [2, 1, 2]
 
 
 def test_rank_that_waits_for_one_of_fedmls_method_says_so(monkeypatch) -> None:
@@ -144,74 +135,63 @@ def test_rank_that_waits_for_one_of_fedmls_method_says_so(monkeypatch) -> None:
     assert said.is_set()
 
 
-def test_keys_without_effect_and_near_misses_are_named(started, caplog) -> None:
-    caplog.set_level(logging.WARNING, "fednnnn_plugin")
-    run(silo_args(), server_aggregator=fp.FedNNNNAggregator(line(), silo_args()))
-    run(silo_args(role="client"))
-    assert not caplog.messages
-    run(silo_args())
-    silo(client_weightin="samples", max_client_nrm=1.0, fedprox_mu=0.1, epoch=1, mode="x")
-    silo(save_pat="m", start_roud=1, fedexp_epsilo=1e-3, metrics=["f1_macro"], save_path=None)
-    named = [text.partition(":")[0] for text in caplog.messages]
-    assert named[:3] == ["beta, gamma", "client_weightin", "max_client_nrm"]
-    assert named[3:] == ["fedexp_epsilo", "save_pat", "start_roud", "metrics"]
-
-
-TYPOS = {"learning_rate_deacy": "learning_rate_decay", "max_grad_nrom": "max_grad_norm"}
-TYPOS |= {"weight_deacy": "weight_decay", "client_optimiser": "client_optimizer", "los": "loss"}
-TYPOS |= {"frequency_of_test": "frequency_of_the_test", "partition_alfa": "partition_alpha"}
-OTHERS = {"momentum": 0.9, "lr_scheduler": "StepLR", "warmup": 3, "num_workers": 2, "mode": "x"}
+TYPOS = {"learning_rate_deacy": "learning_rate_decay", "los": "loss", "save_pat": "save_path"}
+TYPOS |= {"frequency_of_test": "frequency_of_the_test", "fedexp_epsilo": "fedexp_epsilon"}
+OTHERS = {"momentum": 0.9, "lr_scheduler": "StepLR", "num_workers": 2, "mode": "x", "epoch": 1}
 
 
 @pytest.mark.parametrize("where", ["simulation", "trainer", "client", "server"])
-def test_keys_that_nobody_reads_are_named(where, own_folder, one_core, caplog) -> None:
+def test_keys_that_nobody_reads_are_named(where, started, own_folder, one_core, caplog) -> None:
     """Misspelt ones of ours each, with the right one; known ones of other trainers once, in a line.
 
     A server leaves the latter to its clients' trainers; a trainer of the user's reads its own.
     """
-    values = {**dict.fromkeys(TYPOS, 0.1), **OTHERS}
+    values = {**dict.fromkeys(TYPOS, 0.1), **OTHERS, "metrics": ["f1_macro"]}
     args = fedml_args(output="out", **values)
     if where == "client":
         fp.FedNNNNClientTrainer(line(), args)
     elif where == "server":
+        run(silo_args(), server_aggregator=fp.FedNNNNAggregator(line(), silo_args()))
+        run(silo_args(role="client"))
+        assert not caplog.messages
+        run(silo_args())  # whose aggregator is FedML's
         silo(**values)
     else:
         simulate(trainer=ModelTrainerCLS(linear(), args) if where == "trainer" else None, args=args)
     found = {
         name: said.split()[-1] for name, _, said in (t.partition(":") for t in caplog.messages)
     }
-    unread = found.pop("lr_scheduler, momentum", None)
-    assert (unread is not None) == (where in ("simulation", "client"))
-    free = ("learning_rate_deacy", "max_grad_nrom", "weight_deacy", "client_optimiser", "los")
-    watched = TYPOS.keys() - (set(free) if where == "trainer" else set())
-    assert found == {name: f"{TYPOS[name]}?" for name in watched}
+    for name, wheres in (
+        ("lr_scheduler, momentum", ("simulation", "client")),
+        ("beta, gamma", ("server",)),
+        ("metrics", ("server",)),
+    ):
+        assert (found.pop(name, None) is not None) == (where in wheres)
+    free = {"learning_rate_deacy", "los"} if where == "trainer" else set()
+    assert found == {name: f"{right}?" for name, right in TYPOS.items() if name not in free}
 
 
-@pytest.mark.parametrize(("old", "new"), [("lr", "learning_rate"), ("wd", "weight_decay")])
-def test_old_names_are_refused(old, new, own_folder) -> None:
-    args = fedml_args(**{new: None, old: 0.1})
+def test_old_names_are_refused(own_folder) -> None:
+    args = fedml_args(learning_rate=None, lr=0.1)
     for build in (lambda: simulate(args=args), lambda: fp.FedNNNNClientTrainer(line(), args)):
-        with refused(f"train_args.{old}: it is called {new}"):
+        with refused("train_args.lr: it is called learning_rate"):
             build()
     with refused("comm_args.backend: single_process: it is called sp"):
         fedml.init(fedml_args(**OURS, backend="single_process"), check_env=False)
 
 
-@pytest.mark.parametrize("name", ["FedNNN", "fednnnn", "normnorm", "FedNNN N"])
 @pytest.mark.parametrize("kind", ["cross_silo", "simulation"])
-def test_near_miss_of_a_method_is_refused(name, kind) -> None:
+def test_near_miss_of_a_method_is_refused(kind) -> None:
     with refused(r"federated_optimizer: .* did you mean (\w+)\?$"):
-        run(silo_args(federated_optimizer=name, training_type=kind))
+        run(silo_args(federated_optimizer="fednnn", training_type=kind))
 
 
 def test_our_names_are_refused_on_another_fedml(monkeypatch) -> None:
-    assert any(
-        each.startswith(f"fedml=={hook.FEDML_VERSION};") for each in requires("fednnnn-plugin")
-    )
+    pinned = f"fedml=={hook.FEDML_VERSION};"
+    assert any(each.startswith(pinned) for each in requires("fednnnn-plugin"))
     monkeypatch.setattr(fedml, "__version__", "0.9.7.dev1")
     optimizers.apply(ModuleType("optrepo_of_another_form"))
     wrap(("fedml.runner.FedMLRunner",), "_not_there", print)
-    said = r"fednnnn-plugin needs FedML 0\.9\.6 \(.*fednnnn-plugin\[fedml\]'\); found FedML 0\.9\.7"
     for call, *words in (
         (fp.register,),
         (fedml.model.create, fedml_args(model="nnnn_mnist"), 10),
@@ -220,32 +200,29 @@ def test_our_names_are_refused_on_another_fedml(monkeypatch) -> None:
         (run, fedml_args(**OURS)),
         (run, silo_args(**OURS)),
     ):
-        with refused(said):
+        with refused(r"fednnnn-plugin needs FedML 0\.9\.6 .*; found FedML 0\.9\.7"):
             call(*words)
     result = click.testing.CliRunner().invoke(cli_run.fedml_run, ["x.yaml"])
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
-    assert re.match(said, result.output)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reachable", [True, False])
 @pytest.mark.usefixtures("own_folder", "one_core")
-def test_mlops_gets_scalars_until_one_failure(reachable, monkeypatch, caplog) -> None:
+def test_mlops_gets_scalars_until_one_failure(monkeypatch, caplog) -> None:
     """FedML 0.9.6 raises with its lock held: a second call would wait for ever."""
     sent: list[list[float]] = []
 
     def log(metrics: dict[str, float]) -> None:
         sent.append([metrics[k] for k in ("round", "Test/Acc", "NWDA/integrated_norm")])
-        if not reachable:
+        if len(sent) == 2:
             raise ConnectionError("no route to host")
 
     monkeypatch.setattr(fedml.mlops, "log", log)
-    simulate(using_mlops=True, comm_round=2)
+    simulate(using_mlops=True, comm_round=3)
     runs = fp.read_runs("out")
-    expected = runs[["round", "test_acc", "integrated_norm"]].to_numpy().tolist()
-    assert sent == (expected if reachable else expected[:1])
-    warnings = [record.message for record in caplog.records if "mlops" in record.message]
-    assert [line.startswith("round 1: ") for line in warnings] == [True] * (not reachable)
+    assert sent == runs[["round", "test_acc", "integrated_norm"]].to_numpy().tolist()[:2]
+    [warning] = [record.message for record in caplog.records if "mlops" in record.message]
+    assert warning.startswith("round 2: ")
 
 
 SET = ("--set", "train_args.beta=5e-4")
@@ -254,16 +231,13 @@ SET = ("--set", "train_args.beta=5e-4")
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        ((*SET, *SET, "folder/a.yml"), 2, "folder/a.yml: no such file"),
         ((*SET, "a.yaml", *SET, "--output", "list", "--resume"), 2, "a.yaml: no such file"),
-        (("./list.yaml",), 2, "./list.yaml: no such file"),
         (("mnist_iid_b_fedavg", "--set", "train_args.beat=1"), 2, "train_args.beat: "),
         (("a.yaml", "--api_key", "key"), 2, "No such option"),
         (("a.yaml", "--help"), 0, "Usage: fedml run [OPTIONS] RECIPE.yaml\n"),
         # What follows stays FedML's to answer.
         (("digits",), 2, "No such command"),
         (("--help",), 0, "fedml run RECIPE.yaml --help"),
-        (("list", "a.yaml"), 2, "Usage: fedml run list "),
         (("-k", "key", "stop", "a.yaml"), 2, "Usage: fedml run stop "),
     ],
 )

@@ -63,71 +63,44 @@ ZEROING = {"attack_type": "byzantine", "attack_mode": "zero", "byzantine_client_
     ],
 )
 def test_models_are_changed_by_clipping_and_attacks(settings, changed, secured) -> None:
+    """In the second round one has sent no finite model; it is counted among the participants."""
     aggregator = secured(**settings)
-    for seed in (1, 2):
-        given = clients(aggregator, 3, seed)
+    for places in ([0, 1, 2], [1, 2]):
+        given = clients(aggregator, 3, len(places))
+        if len(places) == 2:
+            given[0][1]["1.bias"].fill_(math.nan)
         w_t, positions = run_round(aggregator, given)
-        assert positions == [0, 1, 2]
+        assert positions == places
         expected = []
-        for k, (_, state) in enumerate(given):
+        for k in places:
+            state = given[k][1]
             update = {name: state[name] - w_t[name] for name in WEIGHTS}
             weights = {n: changed(k, w_t[n], u, norm(update)) for n, u in update.items()}
             expected.append(state | weights)
         assert_average(aggregator, w_t, expected)
 
 
-def test_replaced_model_is_of_the_client_that_is_named(secured) -> None:
-    """Also where an earlier one sent no finite model; FedML counts it among the participants."""
-    aggregator = secured(**REPLACING, malicious_client_id=1)
-    given = clients(aggregator, 3, 1)
-    given[0][1]["1.bias"].fill_(math.nan)
-    w_t, positions = run_round(aggregator, given)
-    assert positions == [1, 2]
-    (_, second), (_, third) = given[1:]
-    replaced = {name: w_t[name] + 3 * (second[name] - w_t[name]) for name in WEIGHTS}
-    assert_average(aggregator, w_t, [second | replaced, third])
-
-
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # FedML's, of such a model
-@pytest.mark.parametrize(
-    ("name", "settings", "count", "far", "broken"),
-    [
-        ("krum", {"byzantine_client_num": 1}, 5, 5.0, None),
-        ("multikrum", {"byzantine_client_num": 1, "krum_param_m": 3}, 8, 5.0, math.nan),
-    ],
-)
-def test_defence_leaves_outliers_out_and_names_them(
-    name, settings, count, far, broken, secured, caplog
-) -> None:
+@pytest.mark.parametrize(("name", "kept"), [("krum", 1), ("multikrum", 3)])
+def test_defence_leaves_outliers_out_and_names_them(name, kept, secured, caplog) -> None:
     """A model that is not finite would make every distance one that is none."""
     caplog.set_level(logging.INFO, "fednnnn_plugin")
-    others = {"client_num_per_round": count, "frequency_of_the_test": 0}
-    aggregator = secured(defense_type=name, **others, **settings)
-    for seed in (1, 2, 3):
-        given = clients(aggregator, count, seed)
-        send_away(given, 1, far)
-        if broken and seed == 2:
-            send_away(given, 4, broken)
-        w_t, positions = run_round(aggregator, given)
-        reasons = dict.fromkeys(range(count), f"by {name}")
-        if broken and seed == 2:
-            reasons[4] = "not finite"
-            assert 4 not in positions
-        assert positions
-        assert 1 not in positions
-        assert len(positions) == settings.get("krum_param_m", 1)
-        assert_average(aggregator, w_t, [given[k][1] for k in positions])
-        [said] = (line for line in caplog.messages if f"round {seed}: " in line and "N/E" in line)
-        for k, why in reasons.items():
-            assert (f"rank {k + 1} left out: {why}" in said) == (k not in positions)
-
-
-def test_defence_that_has_too_few_clients_ends(secured) -> None:
-    """Those that are not finite it never sees."""
-    aggregator = secured(defense_type="krum", client_num_per_round=5, byzantine_client_num=1)
-    given = [(1, aggregator.get_model_params()) for _ in range(5)]
-    send_away(given, 0, math.nan)
-    with pytest.raises(RunError, match=r"^defense_type: krum: 4 of 5 .* needs 5$"):
+    settings = {"byzantine_client_num": 1, "client_num_per_round": 8, "frequency_of_the_test": 0}
+    aggregator = secured(defense_type=name, krum_param_m=kept, **settings)
+    given = clients(aggregator, 8, 1)
+    send_away(given, 1, 5.0)
+    send_away(given, 4, math.nan)
+    w_t, positions = run_round(aggregator, given)
+    assert len(positions) == kept
+    assert not {1, 4} & {*positions}
+    assert_average(aggregator, w_t, [given[k][1] for k in positions])
+    [said] = (line for line in caplog.messages if "N/E" in line)
+    for k in range(8):
+        why = "not finite" if k == 4 else f"by {name}"
+        assert (f"rank {k + 1} left out: {why}" in said) == (k not in positions)
+    for client in range(5):  # which it never sees: too few are left
+        send_away(given, client, math.nan)
+    with pytest.raises(RunError, match=rf"^defense_type: {name}: 3 of 8 .* needs "):
         run_round(aggregator, given)
 
 
@@ -197,32 +170,24 @@ def test_privacy_of_the_clients(secured) -> None:
         assert (state[STATISTICS[1]] == 0).all()
 
 
-KRUM = {"defense_type": "krum", "byzantine_client_num": 1, "client_num_per_round": 5}
-RDP = {"enable_rdp_accountant": True, "rdp_alpha": 2}
+KRUM = {"defense_type": "krum", "byzantine_client_num": 1, "client_num_per_round": 4}
 
 
 @pytest.mark.parametrize(
     ("values", "named"),
     [
         ({"defense_type": "cclip"}, r"defense_type: cclip: must be one of .* \(it "),
-        ({"attack_type": "dlg"}, "attack_type: dlg: must be one of"),
-        ({"dp_solution_type": "nbafl"}, "dp_solution_type: nbafl: must be one of"),
         (CLIPPING, "norm_bound: null: .* positive"),
-        (KRUM | {"client_num_per_round": 4}, "client_num_per_round: 4: .* 5"),
-        (KRUM | {"byzantine_client_num": None}, "byzantine_client_num: null"),
-        ({"attack_type": "byzantine", "byzantine_client_num": 1}, "attack_mode: null"),
+        (KRUM, "client_num_per_round: 4: .* 5"),
         (REPLACING | {"malicious_client_id": 2}, "client_num_per_round: 2: .* 3"),
         ({"epsilon": 2.0}, "dp_solution_type: cdp: .*psilon"),
-        ({"max_grad_norm": "1e-1"}, "max_grad_norm: '1e-1'"),
         ({"ml_engine": "jax"}, "ml_engine: jax: .* dp_solution_type: cdp"),
-        (RDP, "enable_rdp_accountant: true"),
-        ({"enable_contribution": True}, "enable_contribution: true"),
         ({"enable_fhe": True}, "enable_fhe: true"),
     ],
 )
 def test_security_settings_that_cannot_work_are_refused(values, named, secured) -> None:
     """What is not switched on is left alone."""
     named_kinds = {kind: values[kind] for kind in values.keys() & SWITCHES.values()}
-    secured(**PRIVACY | RDP | named_kinds | dict.fromkeys(SWITCHES, False))
+    secured(**PRIVACY | named_kinds | dict.fromkeys(SWITCHES, False))
     with refused(named):
         secured(**PRIVACY | values)

@@ -3,13 +3,10 @@
 import json
 import logging
 import math
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
@@ -48,7 +45,6 @@ def test_rounds_are_said_and_kept_by_hand(own_folder, caplog) -> None:
     silo = server(0, line(), client_id_list="[7, 8, 9, 10]", **values)
     updates = ((3.0, 4.0), (0.0, 1.0), (8.0, 6.0), (0.0, math.nan))
     play(silo, moved(silo, *updates))
-    assert not [line for line in caplog.messages if "N/E" in line]
     silo.test(DATA, CPU, silo.args)
     play(silo, moved(silo, *updates))  # which FedML does not test
     assert silo.test(None, CPU, silo.args) == (None,) * 4  # without test data
@@ -56,44 +52,21 @@ def test_rounds_are_said_and_kept_by_hand(own_folder, caplog) -> None:
     outcomes = [(one["client"], one["outcome"], one["norm"]) for one in first["by_client"]]
     assert outcomes[:2] == [(7, "accepted", 5.0), (8, "accepted", 1.0)]
     assert outcomes[2:] == [(9, "clipped", 10.0), (10, "rejected", None)]
-    assert first["by_client"][3]["why"] == "not finite"
-    assert (first["tested"], second["tested"], first["schema"], first["clipped"]) == (1, 0, 2, 1)
-    written = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[0])
-    assert datetime.fromisoformat(written["time"].replace("Z", "+00:00")).year > 2000
+    assert (first["tested"], second["tested"], first["clipped"]) == (1, 0, 1)
     assert first["mean_client_norm"] == pytest.approx(11 / 3)
     assert first["mean_update_norm"] == pytest.approx(math.sqrt(49 + 64) / 3)
     assert first["client_norms"] == pytest.approx([1, 5, 5])
-    assert (first["test_acc"], first["evaluated"]) == (1.0, "average")
-    assert (second["test_acc"], second["tested"]) == (None, False)
-    tested, untested = (line for line in caplog.messages if "N/E" in line)
-    for part in (f"N/E {math.sqrt(113) / 11:.3f}", "1, 5, 5", "1 rejected", "rank 10 rejected"):
-        assert part in tested
-        assert part in untested
-    assert [rank for rank in (7, 8, 9, 10) if f"rank {rank} clipped" in tested] == [9]
-    assert untested.count("clipped") == 1  # of this round alone
-    assert "epochs" not in Path("run/recipe.yaml").read_text()  # a key of the clients
+    assert (first["test_acc"], second["test_acc"], first["evaluated"]) == (1.0, None, "average")
+    for said in (text for text in caplog.messages if "N/E" in text):
+        for part in (f"N/E {math.sqrt(113) / 11:.3f}", "1, 5, 5", "1 rejected", "rank 10 rejected"):
+            assert part in said
+        assert said.count("clipped") == said.count("rank 9 clipped") == 1
     row = fp.read_runs("run").iloc[0]
-    assert (row["test_acc"], row["method"], row["learning_rate"]) == (1.0, "FedNNNN", 0.1)
-    assert "precision" not in row  # the clients may have another than the default
+    assert (row["method"], row["learning_rate"]) == ("FedNNNN", 0.1)
+    assert not {"epochs", "precision"} & {*row.index}  # the clients may have others
 
 
-def test_settings_are_recorded_as_they_are(own_folder, caplog) -> None:
-    """Also those that the server does not read; a restart with others is told."""
-    caplog.set_level(logging.INFO, "fednnnn_plugin")
-    values = {"prox_mu": 0.1, "weight_decay": 5e-4, "client_optimizer": "adam"}
-    advance(server(0, method="PaperFedProx", **values), 0)
-    assert "prox_mu 0.0" not in caplog.text
-    row = fp.read_runs("run").iloc[0]
-    assert {key: row[key] for key in values} == values
-    caplog.clear()
-    server(1, method="PaperFedProx", **values)
-    assert "reports show" not in caplog.text
-    server(1, method="PaperFedProx", client_weighting="samples", **values)
-    changed = "run: client_weighting: 'samples', but 'uniform' up to round 1: "
-    assert changed in caplog.text
-
-
-@pytest.mark.parametrize("method", [name for name in RULES if name != "FedDyn"])  # of simulations
+@pytest.mark.parametrize("method", ["FedNNNN", "FedExP", "FedAdam"])
 def test_restart_costs_no_bits_and_no_records(method, own_folder) -> None:
     """A process for each round; the second dies after its record, and its round is done again."""
     whole = server(method=method, server_state_path="whole", metrics_path="undisturbed")
@@ -119,9 +92,13 @@ def test_restart_costs_no_bits_and_no_records(method, own_folder) -> None:
     assert {path.name for path in Path("folder").iterdir()} == {"state", *kept}
 
 
-def test_total_of_rounds_and_tested_ones_outlive_a_restart(own_folder) -> None:
-    """FedML tests rounds 1 and 3, of 3 and 4 the first and the last after a restart: 4 and 7."""
-    values = {"model": line(), "frequency_of_the_test": 5}
+def test_settings_total_of_rounds_and_tested_ones_outlive_a_restart(own_folder, caplog) -> None:
+    """FedML tests rounds 1 and 3, of 3 and 4 the first and the last after a restart: 4 and 7.
+
+    Settings are recorded also where the server does not read them; others after that are told.
+    """
+    others = {"prox_mu": 0.1, "weight_decay": 5e-4, "client_optimizer": "adam"}
+    values = {"model": line(), "frequency_of_the_test": 5, "method": "PaperFedProx"} | others
     for start, rounds in ((0, 3), (3, 4)):
         silo = server(start, comm_round=rounds, **values)
         for number in range(rounds):
@@ -132,6 +109,10 @@ def test_total_of_rounds_and_tested_ones_outlive_a_restart(own_folder) -> None:
         assert set(runs["comm_round"]) == {start + rounds}
     assert runs["round"][runs["tested"].astype(bool)].tolist() == [1, 3, 4, 7]
     assert outcomes(arrange(runs))["final"].tolist() == [1.0]
+    assert {key: runs[key][0] for key in others} == others
+    assert "reports show" not in caplog.text
+    server(7, **values, client_weighting="samples")
+    assert "run: client_weighting: 'samples', but 'uniform' up to round 7: " in caplog.text
 
 
 def test_a_kept_state_is_gone_back_to(own_folder) -> None:
@@ -187,13 +168,21 @@ def test_last_round_hands_over_the_evaluation_model(own_folder) -> None:
     assert_close(load_file("folder/state")["weight"], following)
 
 
+DAMAGED = {
+    "short": lambda content: content[:-1],
+    "empty": lambda content: b"",
+    "header": lambda content: content[:20] + bytes([content[20] ^ 1]) + content[21:],
+    "data": lambda content: content[:-9] + bytes([content[-9] ^ 64]) + content[-8:],
+}
+
+
 @pytest.mark.parametrize(
     ("start", "values", "named"),
     [
-        (0, {}, "server_state_path: .*start_round: 1"),
         (1, {"method": "Momentum"}, "server_state_path: .*: the state is of FedNNNN"),
         (1, {"model": line()}, "server_state_path: .*: the state is of another model"),
         (1, {"server_state_path": "weights"}, "server_state_path: .*weights: not a whole"),
+        *((1, {"server_state_path": kind}, "server_state_path: .* whole") for kind in DAMAGED),
         (1, {"server_state_path": "absent"}, "train_args.start_round: 1: "),
         (0, {"server_state_path": None}, "metrics_path: .*start_round"),
         (1, {"metrics_path": "other"}, "metrics_path: .*other: .*start_round"),
@@ -204,29 +193,10 @@ def test_last_round_hands_over_the_evaluation_model(own_folder) -> None:
 def test_server_files_that_do_not_fit_are_refused(start, values, named, own_folder) -> None:
     advance(server(), 0)
     save_file(net().state_dict(), "weights")
+    for name, damage in DAMAGED.items():
+        Path(name).write_bytes(damage(Path("folder/state").read_bytes()))
     with refused(named):
         server(start, **values)
-
-
-@pytest.fixture(scope="module")
-def state(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("state") / "state.safetensors"
-    advance(server(server_state_path=str(path), metrics_path=None), 0)
-    return path
-
-
-@given(data=st.data())
-def test_state_shows_any_damage(data, state) -> None:
-    content = bytearray(state.read_bytes())
-    place = data.draw(st.integers(0, len(content) - 1))
-    if data.draw(st.booleans()):
-        content[place] ^= 1 << data.draw(st.integers(0, 7))
-    else:
-        content = content[:place]
-    damaged = state.with_name("damaged")
-    damaged.write_bytes(content)
-    with refused("server_state_path: .*: not a whole server state"):
-        server(1, server_state_path=str(damaged), metrics_path=None)
 
 
 def test_state_is_kept_where_the_average_cannot_be(own_folder) -> None:

@@ -1,7 +1,6 @@
 """An aggregator of a user's own beside our aggregation: it tests, as healthcare's examples do."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -46,12 +45,8 @@ ABOVE_1 = {"test_correct": 9.0, "test_loss": 1.0, "test_total": 4.0}
     [
         ((0.5, 1.25, None, None), (0.5, 1.25, None), ""),
         (torch.tensor(0.5), (0.5, None, None), ""),
-        ((12.0, math.nan), (None, None, None), "accuracy 12,"),
-        ((93.5, 1.25), (None, 1.25, None), "accuracy 93.5,"),
-        ((-0.5, 1.25), (None, 1.25, None), "accuracy -0.5,"),
+        ((93.5, math.nan), (None, None, None), "accuracy 93.5,"),
         ({"test_accuracy": 93.5}, (None, None, {"test_accuracy": 93.5}), "test_accuracy 93.5,"),
-        ({"acc": 0.5}, (None, None, {"acc": 0.5}), ""),
-        (None, (None, None, None), "no accuracy, loss or other number"),
         (True, (None, None, None), "no accuracy, loss or other number"),
         ({"auc": 0.75, "name": "x", "nan": math.nan}, (None, None, {"auc": 0.75}), ""),
         ({"a": torch.tensor(0.25), "b": np.float32(2)}, (None, None, {"a": 0.25, "b": 2.0}), ""),
@@ -108,25 +103,16 @@ class Uncalled(fp.FedNNNNAggregator):
         ServerAggregator.__init__(self, model, args)
 
 
-def replaced(given: ServerAggregator) -> ServerAggregator:
-    given.aggregate = lambda models: models[0][1]
-    return given
-
-
-def simulation(net, args, **values) -> None:
-    """Give FedML's runner an aggregator of ours, for a simulation."""
-    simulate(model=net, aggregator=fp.FedNNNNAggregator(net, args), **values)
-
-
 @pytest.mark.parametrize(
     ("build", "why"),
     [
         (Both, "replaces .*tester="),
-        (lambda net, args: replaced(fp.FedNNNNAggregator(net, args)).set_id(0), "replaces"),
         (lambda net, args: Uncalled(net, args).set_id(0), "its __init__"),
         (lambda net, args: simulate(aggregator=Averaging(net, args)), "replaces aggregate"),
-        (partial(simulation, federated_optimizer="FedAvg"), "a simulation of FedAvg ignores it"),
-        (simulation, "a simulation of PaperFedAvg aggregates by that method"),
+        (
+            lambda net, args: simulate(aggregator=fp.FedNNNNAggregator(net, args)),
+            "a simulation of PaperFedAvg aggregates by that method",
+        ),
     ],
 )
 def test_aggregator_without_effect_is_refused(build, why, own_folder) -> None:

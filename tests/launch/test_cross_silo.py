@@ -61,15 +61,11 @@ def test_silos_that_end_well_are_waited_for(launcher: Launcher, folder: Path) ->
 
 def test_silos_do_not_start_after_a_mistake(launcher: Launcher, folder: Path) -> None:
     words, addresses = (START, str(folder)), folder / "grpc_ipconfig.csv"
+    assert f"launch/{START}" in launcher.run(START, "--help")
     assert "PYTHON=bin/none" in launcher.run(*words, status=2, PYTHON="bin/none")
     port = addresses.read_text().splitlines()[1].split(",")[3]
     with socket.create_server(("127.0.0.1", int(port))):
         assert f"127.0.0.1:{port} is in use" in launcher.run(*words, status=1, **PYTHON)
-    for rank in (1, 0):  # without the server's line, then without a client's
-        addresses.write_text(f"eid,rank,ip,port,in\n{rank},{rank},127.0.0.1,8891,\n")
-        said = launcher.run(*words, status=2, **PYTHON)
-        assert str(addresses) in said
-        assert said.count("\n") == 1
-    addresses.unlink()
+    addresses.write_text("eid,rank,ip,port,in\n1,1,127.0.0.1,8891,\n")  # no server's line
     assert str(addresses) in launcher.run(*words, status=2, **PYTHON)
     assert not [*folder.glob("output/*")]

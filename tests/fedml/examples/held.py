@@ -1,6 +1,7 @@
-"""A federation's process, whose client waits before it trains while a file ``hold-RANK`` is there.
+"""A federation's process, whose client waits before it trains.
 
-What it trains, it notes in ``trained-RANK``. With ``--role server`` it is the server.
+It waits while a file ``hold-RANK-ROUND`` is there, and notes in ``trained-RANK`` what it trains.
+With ``--role server`` it is the server.
 """
 
 import time
@@ -16,7 +17,7 @@ class Held(FedNNNNClientTrainer):
     def train(self, train_data, device, args):
         with Path(f"trained-{args.rank}").open("a") as file:
             file.write(f"{args.round_idx}\n")
-        while Path(f"hold-{args.rank}").exists():
+        while Path(f"hold-{args.rank}-{args.round_idx}").exists():
             time.sleep(0.05)
         super().train(train_data, device, args)
 
