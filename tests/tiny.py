@@ -108,8 +108,8 @@ NET, HOSPITALS, DATA = CELL["Net"], CELL["hospitals"], CELL["tensors"]()
 X, Y, *TEST = DATA
 PARTS = [*zip(X.split((30, 50, 20, 40)), Y.split((30, 50, 20, 40)), strict=True)]
 
-#: Settings for ``fp.run`` of a recipe that comes with the package.
-QUICK = commands.QUICK | {"comm_round": 2}
+#: Settings for ``fp.run`` of a recipe that comes with the package. One worker trains without forks.
+QUICK = commands.QUICK | {"comm_round": 2, "worker_num": 1}
 
 
 def quick_run(output: Path | str, recipe: str = commands.RECIPE, **given: Any) -> fp.Run:

@@ -25,6 +25,7 @@ from fednnnn_plugin.models import create_model
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.seeds import generators_state
 
+from ..support.commands import quick_words
 from ..tiny import Content, Drawing, Tiny, draw, follower
 
 
@@ -122,10 +123,8 @@ INTERRUPTING = follower(round_done=Mock(side_effect=KeyboardInterrupt))
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"precision": "tf32"}, None),
         ({"precision": "bf16", "client_batching": 3}, None),
         ({"precision": "fp64", "client_batching": "off"}, None),
-        ({"trainer": Drawing(fails=True), "max_client_failures": 2}, None),
         ({"trainer": Drawing(fails=True)}, RunError),
         ({"followers": [INTERRUPTING]}, KeyboardInterrupt),
     ],
@@ -147,10 +146,7 @@ def test_run_ignores_lowered_matrix_precision(tiny: Tiny) -> None:
     torch.testing.assert_close(tiny.model("lowered"), tiny.model("usual"), rtol=0, atol=0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("beta", "status"), [(0.5, 0), (-1, 2)])
-def test_commands_leave_globals_as_they_were(own_code: Path, beta: float, status: int) -> None:
-    words = ["run", "digits_noniid_b_fednnnn", f"--set=beta={beta}", "--set=comm_round=1"]
+def test_commands_leave_globals_as_they_were(own_code: Path) -> None:
     with unchanged():
-        result = CliRunner().invoke(main, words)
-    assert result.exit_code == status, result.output
+        result = CliRunner().invoke(main, quick_words("run"))
+    assert result.exit_code == 0, result.output

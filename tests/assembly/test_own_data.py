@@ -12,7 +12,6 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.nested import nested_tensor
 from torch.nn.utils import prune
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -171,9 +170,7 @@ LEAST = torch.tensor(torch.finfo(torch.float64).min, dtype=torch.float64)  # not
         (buffered(LEAST), "seen is not finite"),
         (buffered(torch.ones(2) * 1j, persistent=False), "seen is torch.complex64"),
         (buffered(torch.ones(2).to_sparse()), "seen: torch.sparse_coo on cpu"),
-        (buffered(nested_tensor([torch.ones(2)])), "seen: nested on cpu"),
         (buffered(torch.ones(()).expand(2)), "seen is expanded: .* clone"),
-        (buffered(torch.zeros((), dtype=torch.uint16)), "seen is torch.uint16"),
     ],
 )
 def test_model_that_cannot_be_averaged_is_refused(model: nn.Module, problem: str) -> None:
@@ -198,9 +195,7 @@ PAIR = Doing(lambda layer, x: (x, x) if layer.training else x)
     [
         ([nn.Linear(64, 9)], r"gives \[1, 9\] for a batch of \[1, 1, 8, 8\], not "),
         ([nn.Linear(64, 10), PAIR], "in training, gives tuple"),
-        ([nn.Linear(63, 10)], r"does not take inputs of \[1, 8, 8\]: "),
         ([Doing(lambda *_: sys.exit(0))], "does not take inputs .* SystemExit: 0"),
-        ([Doing(lambda _, x: x.float()), nn.Linear(64, 10).double()], "does not take inputs"),
         ([nn.Linear(64, 10), nn.BatchNorm1d(10)], "train_args.batch_size: 6: leaves client 0"),
     ],
 )
@@ -233,10 +228,10 @@ def rows(form: Callable[[Tensor, Tensor], object]) -> tuple[list[Rows], Rows]:
 
 @pytest.mark.slow
 def test_mappings_of_batches_train_as_pairs(tmp_path: Path) -> None:
-    model = nn.Linear(6, 4)
+    model = nn.Linear(6, 7)  # more classes than the labels have
     for name, form in (("pairs", lambda x, y: (x, y)), ("maps", lambda x, y: {"label": y, "x": x})):
         quick_run(tmp_path / name, model=model, data=rows(form), **FOUR)
-    pairs, maps = (fp.load_model(tmp_path / each, nn.Linear(6, 4)) for each in ("pairs", "maps"))
+    pairs, maps = (fp.load_model(tmp_path / each, model) for each in ("pairs", "maps"))
     assert torch.equal(pairs.weight, maps.weight)
 
 
@@ -266,11 +261,9 @@ def test_each_client_may_bring_a_test_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        (lambda x, y: {"img": x, "at": x, "label": y}, "'img', 'at', 'label'"),
         (lambda x, y: (x, y, 0), "a list of 3"),
         (lambda x, y: ((x, x), y), "inputs .* list of 2: must be one tensor"),
         (lambda x, y: (x, str(int(y))), "labels: names, such as '0': .*factorize"),
-        (lambda x, y: (x.to(torch.uint8), y), "inputs: torch.uint8 .*float"),
         (lambda x, y: (x, y.double()), "labels: torch.float64 .*astype.int.*mse"),
         (lambda x, y: (x, y[None]), r"labels: torch.int64 of \[30, 1\].*y\[:, 0\]"),
     ],
@@ -278,29 +271,30 @@ def test_each_client_may_bring_a_test_part(tmp_path: Path) -> None:
 def test_batches_that_are_no_pairs_say_what_they_are(form: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"data_args.dataset: .*client 0: .*{said}"):
         quick_run(tmp_path / "run", model=nn.Linear(6, 4), data=rows(form), **FOUR)
-
-
-def test_client_whose_loader_gives_no_batch_is_named(tmp_path: Path) -> None:
-    """Of 30, 50, 20 and 40 samples in batches of 25."""
+    # Of 30, 50, 20 and 40 samples in batches of 25.
     of = [DataLoader(TensorDataset(*part), 25, drop_last=True) for part in PARTS]
     with pytest.raises(UserError, match=r"client 2: .* 20 samples .* 25 .*drop_last"):
         quick_run(tmp_path / "run", model=nn.Linear(6, 4), data=(of, TEST), **FOUR)
 
 
 class Bag(nn.Module):
-    """Reads tokens, and, as some models of language do, the positions and a type for each."""
+    """Reads the tokens that it knows, and, as some do, the positions and a type for each."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, known: int = 48) -> None:
         super().__init__()
+        self.known = known
         self.words, self.places, self.types = (nn.Embedding(n, 4) for n in (rows, 3, 2))
 
     def forward(self, x: Tensor) -> Tensor:
         places = torch.arange(3, device=x.device).expand_as(x)
-        embedded = self.words(x) + self.places(places) + self.types(torch.zeros_like(x))
+        embedded = (
+            self.words(x.clamp(max=self.known - 1))
+            + self.places(places)
+            + self.types(torch.zeros_like(x))
+        )
         return embedded.mean(1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("of", [tuple, lambda part: Rows(*part, lambda *xy: xy)])
 def test_token_without_a_row_is_named_with_its_client(
     tmp_path: Path, of: Callable[..., Any]
@@ -310,26 +304,8 @@ def test_token_without_a_row_is_named_with_its_client(
     run = partial(quick_run, data=(clients, of((x[:3], y[:3]))), **FOUR)
     with pytest.raises(UserError, match=r"client 3: token 47: words .* 0 to 46"):
         run(tmp_path / "run", model=Bag(47))
-    assert fp.read_runs(run(tmp_path / "run", model=Bag(48)).folder)["round"].tolist() == [1]
-
-
-class Unknown(Bag):
-    """Reads each token that it does not know as its last one."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.clamp(max=self.words.num_embeddings - 1))
-
-
-def test_model_may_bring_tokens_into_its_range(tmp_path: Path) -> None:
-    x, y = torch.arange(48).reshape(16, 3), torch.arange(16) % 4
-    clients = [(x[k : k + 4], y[k : k + 4]) for k in (0, 4, 8, 12)]
-    run = quick_run(tmp_path / "run", model=Unknown(40), data=(clients, clients[3]), **FOUR)
-    assert run.summary.rounds == 1
-
-
-def test_model_may_have_more_classes_than_the_labels(tmp_path: Path) -> None:
-    run = quick_run(tmp_path / "run", model=nn.Linear(6, 7), data=(PARTS, TEST), **FOUR)
-    assert run.summary.rounds == 1
+    for name, model in (("all", Bag(48)), ("known", Bag(40, known=40))):
+        assert run(tmp_path / name, model=model).summary.rounds == 1
 
 
 @pytest.mark.slow

@@ -34,13 +34,6 @@ class Numbered(Dataset):
         return torch.full((6,), float(index)), index % 4
 
 
-class Lost(Numbered):
-    """Samples that cannot be counted."""
-
-    def __len__(self) -> int:
-        return 1 // 0
-
-
 class Built(nn.Module):
     """Makes its layer when it sees inputs."""
 
@@ -52,18 +45,6 @@ class Built(nn.Module):
         x = self.base(x)
         self.head = self.head or nn.Linear(x.shape[1], 4)  # type: ignore[assignment]
         return self.head(x)  # type: ignore[misc,no-any-return]
-
-
-class Holding(nn.Module):
-    """Reaches its layer through what holds the model itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base, self.head = nn.Linear(6, 5), nn.Linear(5, 4)
-        self.then = lambda x: self.head(x).relu()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.then(self.base(x))
 
 
 def normed(classes: int) -> nn.Module:
@@ -102,24 +83,17 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"data": HOSPITALS, "data_args.shfit": 1}, r"^data_args\.shfit: .*shift\?"),
             ({"data": (PARTS[:3], TEST)}, r"^train_args\.client_num_in_total: 4: "),
             ({"data": (*DATA, [[0], [1], [2], [140]])}, "^data_args.*client 3: position 140: "),
-            ({"data": (*DATA, [[0], [1], [], [3]])}, "^data_args.*client 2: "),
             ({"data": (*DATA, 4)}, r"^data_args\.dataset: .*clients: a int; "),
-            ({"data": ([*PARTS[:3], 4], TEST)}, "^data_args.*client 3: a int; "),
             ({"data": ([*PARTS[:3], (X.long(), Y)], TEST)}, "^data_args.*client 3: inputs: "),
             ({"data": (X, Y)}, r"^data_args\.dataset: <object>:data: "),
             ({"data": ([TensorDataset(X)] * 4, TensorDataset(*TEST))}, "^data_args.*client 0: "),
-            ({"data": (Numbered(), Numbered())}, "^data_args.*clients: a Numbered; "),
             ({"data": ([*PARTS[:3], (X, Y[1:])], Numbered())}, "client 3: labels: 139, for 140 "),
-            ({"data": ([*PARTS[:3], (X, ["a"])], Numbered())}, "^data_args.*client 3: "),
             ({"data": ([*PARTS[:3], (IMAGES, Y[:8])], Numbered())}, "client 3: inputs: uint8: "),
-            ({"data": ([*PARTS[:3], Lost()], Numbered())}, "client 3: .*ZeroDivisionError"),
             ({"data": ([], Numbered())}, "^data_args.*clients: none; "),
             ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: "),
             ({"rule": torch.optim.SGD}, r"^train_args\.federated_optimizer: .*SGD: "),
             ({"model": nn.LazyLinear(4)}, r"^model_args\.model: "),
             ({"model": Built()}, r"^model_args\.model: .*head.weight"),
-            ({"model": Built, "data": (PARTS, Numbered())}, r"^model_args\.model: .*head\.weight"),
-            ({"model": Holding()}, r"^model_args\.model: .*head\.weight"),
             ({"model": normed, "batch_size": 1}, "batch_size: 1: "),
             (
                 {"data": ALONE, "model": normed, "batch_size": 16},
@@ -142,10 +116,8 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"federated_optimizer": "FedMom"}, "federated_optimizer: .* Momentum"),
             ({"federated_optimizer": "SCAFFOLD"}, "federated_optimizer: .*client_method: scaffold"),
             ({"client_sampling": lambda: []}, "client_sampling: .*TypeError"),
-            ({"client_sampling": lambda *_: [0]}, "client_sampling: .*1 client"),
             ({"client_sampling": 3}, "client_sampling: .*int"),
             ({"client_sampling": "own:absent"}, "client_sampling: .*absent"),
-            ({"client_sampling": "<object>:by_turns"}, "client_sampling: .*object"),
             ({"client_sampling": "samples"}, "client_sampling: .*uniform"),
         ),
         *rows(
@@ -155,7 +127,6 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"client_method": "own:None"}, "client_method: .*None"),
             ({"client_method": "scafold"}, "client_method: .*scafold"),
             ({"client_optimizer": "adam"}, "client_optimizer: .*adam"),
-            ({"max_grad_norm": 1.0}, r"max_grad_norm: .*1\.0"),
             ({"prox_mu": 0.1}, r"prox_mu: .*0\.1"),
             ({"client_method": "fedprox"}, "prox_mu: "),
             ({"federated_optimizer": "PaperFedProx", "prox_mu": 0.1}, "client_method: .*scaffold"),
@@ -165,12 +136,11 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"client_optimizer": "adm"}, "client_optimizer: .*adm"),
             ({"client_optimizer": partial(torch.optim.SGD, lr=1)}, "client_optimizer: lr: "),
             (BETAS, r"client_optimizer_args\.betas: "),
-            ({"client_optimizer_args": {"lr": 1}}, r"client_optimizer_args\.lr: "),
             (BETAS | {"client_optimizer": "adam"}, "client_optimizer: adam: "),
+            ({"client_optimizer_args": {"lr": 1}}, r"client_optimizer_args\.lr: "),
             ({"client_optimizer": "Rprop", "weight_decay": 0.1}, "weight_decay: "),
             ({"learning_rate_decay": 1.5}, "learning_rate_decay: 1.5"),
             ({"metrics": ["f1_makro"]}, "metrics: .*f1_macro"),
-            ({"validation_args.metrics": "f1"}, r"validation_args\.metrics: "),
             ({"metrics": ["r2", "r2"]}, r"validation_args\.metrics: two"),
         ),
         *rows(
@@ -178,7 +148,6 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"loss": "hinge"}, r"train_args\.loss: .*hinge"),
             ({"loss": "bce_with_logits"}, r"model_args\.model: "),
             ({"loss": lambda outputs: outputs}, r"^train_args\.loss: .*TypeError"),
-            ({"loss": torch.nn.CrossEntropyLoss}, r"^train_args\.loss: .*CrossEntropyLoss"),
             ({"loss": lambda *_: torch.ones(2)}, r"^train_args\.loss: "),
         ),
     ],

@@ -16,7 +16,6 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.data.sets.digits import load_digits
 from fednnnn_plugin.followers.trackers import TensorBoard
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.run_folder.provenance import commit
 
 from ..tiny import DATA, NET, QUICK, TEST, cell, follower, quick_run, read_records
@@ -89,7 +88,6 @@ OBJECTS = {"random_seed": np.int64(3), "data_dir": Path("😀"), "image_size": n
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"overrides": {"beta": -1}}, r"overrides: train_args\.beta: -1"),
         ({"overrides": "beta=-1"}, r"overrides: train_args\.beta: -1"),
         ({"overrides": OBJECTS | {"beta": -1}}, r"overrides: train_args\.beta: -1.*\Z"),
         ({"backend": "mpi"}, "backend: 'mpi': must be 'sp' or 'MPI'"),
@@ -162,11 +160,6 @@ def test_base_recipe_says_what_it_has(own_code: Path, content: Any) -> None:
     )
     said += "comm_round 2, epochs 1, batch_size 32, client_optimizer sgd, learning_rate 0.1, "
     assert said in (run.folder / "fedml.log").read_text()
-    (own_code / "base.yaml").write_text(find_recipe("digits_noniid_b_fedavg").read_text())
-    own = fp.run(
-        own_code / "base.yaml", overrides={"comm_round": 1, "using_gpu": False}, output="own"
-    )
-    assert "overrides change them" not in (own.folder / "fedml.log").read_text()
     clients = {"client_num_in_total": 10, "client_num_per_round": 10, "partition_method": "iid"}
     settings |= clients | {"epochs": 1, "batch_size": 32, "classes_per_client": 2}
     fp.run("digits_noniid_b_fedavg", overrides=settings, output="other", **given)

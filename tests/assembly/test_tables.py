@@ -85,7 +85,6 @@ def test_table_of_other_columns_says_what_it_has() -> None:
     for given, said in (
         ((more, more), "train: has 'label', 'x', 'at': must have the labels under"),
         (([more], more), "client 0: has 'label', 'x', 'at': must"),
-        ((more.select_columns(["at", "x"]),) * 2, "train: has 'at', 'x': must have the labels"),
         ((table(np.array(["a", "b"]), torch.arange(2)),) * 2, "column x: .*text: must be numbers"),
     ):
         with pytest.raises(fp.UserError, match=said):

@@ -134,7 +134,6 @@ def of_forms(data: FederatedData, form: str) -> FederatedData | LoaderData:
     [
         (Net(add(late=lambda _: None), lazily("late", lambda: nn.Linear(64, 10))), "late.weight"),
         (Net(add(), lazily("place", lambda: nn.Parameter(torch.zeros(10)))), "place: made in"),
-        (Net(add(), lazily("sub", lambda: nn.Sequential(nn.Linear(64, 10)))), r"sub\.0\.weight"),
         (Net(add(cls=lambda _: nn.Linear), lambda net, x: net.cls(64, 10)(x)), "is none of"),
         (Net(add(all=lambda _: [nn.Linear(64, 10)]), lambda net, x: net.all[0](x)), "ModuleList"),
         (
@@ -230,13 +229,10 @@ def test_model_that_trains_in_place_may_hold_itself(data: FederatedData) -> None
             [0, 1],
             "no accuracy is recorded",
         ),
-        (lambda o, t: 2 * F.cross_entropy(o, t), [[0.0] * 10] * 2, [0, 1], ""),
         (nn.CrossEntropyLoss(label_smoothing=0.1), [[0.0] * 32] * 2, [0, 1], ""),  # some not seen
         (squared, [[0.0, 0.0]] * 2, [[0.0, 1.0], [1.0, 0.0]], r"argmax\(1\)"),
         (squared, [[0.0]] * 2, [0.0, 1.0, 2.0], "compares each output"),
-        (nn.MSELoss(), [0.0] * 2, [[0.0], [1.0]], "compares each output"),
         (lambda o, t: squared(o.squeeze(-1), t), [[0.0]] * 2, [0.0, 1.0], ""),
-        (squared, [[0.0]] * 2, [[0.0], [1.0]], ""),
     ],
 )
 def test_what_a_loss_makes_of_outputs(loss: Any, outputs: Any, targets: Any, warned: str) -> None:
@@ -253,7 +249,6 @@ def test_what_a_loss_makes_of_outputs(loss: Any, outputs: Any, targets: Any, war
     ("loss", "last", "warned"),
     [
         (Loss("cross_entropy", F.cross_entropy), nn.Softmax(1), True),
-        (Loss("cross_entropy", F.cross_entropy), nn.LogSoftmax(1), False),
         (LOSSES["bce_with_logits"], nn.Sequential(nn.Sigmoid(), nn.Flatten()), True),
         (Loss("mine", nn.BCELoss(), 2), nn.Sigmoid(), False),
     ],

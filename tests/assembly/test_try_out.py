@@ -1,6 +1,5 @@
 """What cannot work is refused before the first round, with nothing written."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,62 +43,19 @@ class Halving(torch.optim.SGD):
 
 
 def test_optimizer_that_does_not_take_the_model(start: Start) -> None:
+    """Muon takes matrices, and trains a model that has no others."""
     first = r"^the first step of client \d failed: ValueError: "
     refused(start, first + r"too many \(.*test_try_out\.py, line ", client_optimizer=Halving)
     refused(start, first + "Muon only supports 2D", client_optimizer="muon")
-
-
-def test_optimizer_of_matrices_trains_a_model_of_matrices(start: Start) -> None:
     model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 4, bias=False))
     given = {"data": HOSPITALS, "model": model, "client_num_in_total": 4}
     start("run", client_num_per_round=2, client_optimizer="muon", **given)
-    assert len(fp.read_runs("run")) == 2
 
 
-class Both(torch.optim.Optimizer):
-    """Muon for matrices, AdamW for the others."""
+def test_rule_is_tried(start: Start) -> None:
+    def step(self: Any, *, mean_update_norm: float) -> None:
+        self.state["absent"].pop("x")
 
-    def __init__(self, params: Any, lr: float, weight_decay: float = 0.0) -> None:
-        params = list(params)
-        super().__init__(params, {})
-        matrices, others = ([p for p in params if (p.ndim == 2) is two] for two in (True, False))
-        self._inner = torch.optim.Muon(matrices, lr=lr), torch.optim.AdamW(others, lr=lr)
-
-    def step(self, closure: Any = None) -> None:
-        for optimizer in self._inner:
-            optimizer.step()
-
-
-def test_optimizer_that_divides_the_parameters(start: Start) -> None:
-    given = {"data": HOSPITALS, "model": NET, "client_num_in_total": 4, "client_num_per_round": 2}
-    start("run", client_optimizer=Both, comm_round=1, **given)
-    assert len(fp.read_runs("run")) == 1
-
-
-def test_model_that_does_not_take_what_loaders_give(start: Start) -> None:
-    wide = nn.Linear(7, 4)
-    refused(start, r"^model_args\.model: .*Linear: .*6.*7", data=CELL["datasets"], model=wide)
-
-
-def test_model_without_a_gradient(start: Start) -> None:
-    """Its loss is computed, as it is in a test."""
-
-    def rounded(layer: Doing, inputs: Tensor) -> Tensor:
-        return torch.nn.functional.linear(inputs, layer.weight).round().detach()
-
-    model = Doing(rounded)
-    model.weight = nn.Parameter(torch.ones(4, 6))
-    refused(start, r"^model_args\.model: .*Doing: .*no gradient", model=model)
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        lambda self, *, mean_update_norm: self.state["absent"].pop("x"),
-        lambda self, *, mean_update_norm: 1 / (mean_update_norm - mean_update_norm),
-    ],
-)
-def test_rule_is_tried(start: Start, step: Callable[..., object]) -> None:
     made = type("Made", (torch.optim.SGD,), {"step": step, "__module__": __name__})
     made.__init__ = lambda self, params: torch.optim.SGD.__init__(self, params, lr=1.0)
     rule = fp.rule(wants=("mean_update_norm",))(made)
@@ -121,54 +77,37 @@ def test_rule_that_does_not_take_what_it_wants() -> None:
     assert not {"Taking", "Adam"} & RULES.keys()
 
 
-@pytest.mark.slow
-def test_metric_gets_the_whole_test(start: Start) -> None:
-    sizes: list[int] = []
-
-    def size(outputs: Tensor, targets: Tensor) -> float:
-        sizes.append(len(targets))
-        return 0.0
-
-    loaders = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*TEST), batch_size=9)
-    for name, data in (("arrays", HOSPITALS), ("loaders", (PARTS, loaders))):
-        given = {"data": data, "model": NET, "client_num_in_total": 4, "client_num_per_round": 2}
-        start(name, metrics=[size], comm_round=1, **given)
-    assert sizes == [len(TEST[1])] * 4  # tried, and in the round
-
-
-@pytest.mark.slow
 def test_metric_without_a_value_of_the_untrained_model(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Precision is undefined while no sample is predicted as class 1; a wrong call is refused."""
+    """Precision is undefined while no sample is predicted as class 1; a wrong call is refused.
+
+    A metric gets the whole test: at the trial, and in each round. Its NaN is said once.
+    """
+    sizes: list[int] = []
 
     def precision(outputs: Tensor, targets: Tensor) -> float:
         said = outputs.argmax(1) == 1
+        sizes.append(len(targets))
         return int((said & (targets == 1)).sum()) / int(said.sum())
+
+    def undefined(outputs: Tensor, targets: Tensor) -> float:
+        return float("nan")
 
     model = nn.Linear(6, 4)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
-    given = {"data": HOSPITALS, "model": model, "client_num_in_total": 4}
-    start("run", metrics=[precision], client_num_per_round=4, learning_rate=0.5, **given)
-    assert len(fp.read_runs("run")) == 2
+    tests = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*TEST), batch_size=9)
+    given = {"data": (PARTS, tests), "model": model, "client_num_in_total": 4}
+    metrics = [precision, undefined, "f1_macro"]
+    start("run", metrics=metrics, client_num_per_round=4, learning_rate=0.5, **given)
+    assert sizes == [len(TEST[1])] * 3
     assert "before round 1: validation_args.metrics: precision: raised ZeroDiv" in caplog.text
+    assert caplog.text.count("validation_args.metrics: undefined: gives NaN") == 1
+    assert [*read_records(Path("run"))[1]["test_metrics"]] == ["precision", "f1_macro"]
     with pytest.raises(fp.UserError, match=r"raised TypeError: .*; tried before round 1$"):
         start("other", metrics=[lambda outputs: 0.0], client_num_per_round=4, **given)
     assert not Path("other").exists()
-
-
-@pytest.mark.slow
-def test_metric_without_a_value_is_said_once(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    def undefined(outputs: Tensor, targets: Tensor) -> float:
-        return float("nan")
-
-    given = {"data": CELL["numbers"], "model": CELL["net"], "loss": "mse"}
-    start("run", metrics=[undefined, "r2"], test_served=True, client_num_in_total=4, **given)
-    assert caplog.text.count("validation_args.metrics: undefined: gives NaN") == 1
-    assert [*read_records(Path("run"))[0]["served_test_metrics"]] == ["r2"]
 
 
 @pytest.mark.slow

@@ -68,59 +68,57 @@ PAPER = {"beta": 0.7, "gamma": 0.8}
 BATCH_NORM = PAPER | {"model_args.model": "own:convolution", "weight_decay": 5e-2}
 
 
+ADAM = {"client_optimizer": "adam", "client_optimizer_args": {"betas": [0.8, 0.95]}}
+MOMENTUM = {"client_optimizer_args": {"momentum": 0.9}, "weight_decay": 0.01}
+FOUR = {"client_num_in_total": 4, "client_num_per_round": 4, "batch_size": 4, "comm_round": 2}
+
+
+def own(data: str, model: str, loss: str, **settings: Any) -> dict[str, Any]:
+    named = {"data_args.dataset": f"own:{data}", "model_args.model": f"own:{model}", "loss": loss}
+    return named | FOUR | settings
+
+
 @pytest.mark.parametrize(
     ("recipe", "settings"),
     [
-        ("b_fedavg", {"weight_decay": 5e-2}),
-        ("b_fedavg", {"client_method": "fedprox", "prox_mu": 0.5}),
-        ("b_fedprox", {"prox_mu": 0.5}),
+        ("b_fedavg", {"weight_decay": 5e-2, "client_method": "fedprox", "prox_mu": 0.5}),
         ("b_normnorm", {"beta": 1.1}),
         ("b_momentum", {"gamma": 0.9}),
-        ("ub_fednnnn", PAPER),
-        ("ub_fednnnn", BATCH_NORM | {"client_weighting": "samples"}),
+        (
+            "ub_fednnnn",
+            BATCH_NORM
+            | {"client_weighting": "samples", "client_sampling": "own:the_higher_the_oftener"},
+        ),
         ("ub_fednnnn", PAPER | {"local_steps": 3, "epochs": None}),
         ("b_fedavg", {"epochs": 1.5, "batch_size": 10}),
-        ("b_fednnnn", PAPER | {"client_sampling": "own:the_higher_the_oftener"}),
+        (
+            "b_fedavg",
+            own("numbers", "net", "mse", learning_rate_decay=0.5, max_grad_norm=0.1, **ADAM),
+        ),
+        (
+            "b_fedprox",
+            own("numbers", "net", "own:huber", client_optimizer="RMSprop", prox_mu=0.3),
+        ),
+        (
+            "b_fedavg",
+            own("several", "net", "bce_with_logits", client_optimizer="AdamW", weight_decay=0.05),
+        ),
+        (
+            "b_fedavg",
+            own("tokens", "tagger", "cross_entropy", max_grad_norm=0.5, **MOMENTUM)
+            | {"batch_size": -1},
+        ),
     ],
 )
-def test_rounds_on_digits(start: Start, recipe: str, settings: dict[str, Any]) -> None:
+def test_rounds_of_recipe(start: Start, recipe: str, settings: dict[str, Any]) -> None:
     check(start, f"digits_noniid_{recipe}", **settings)
-
-
-ADAM = {"client_optimizer": "adam", "client_optimizer_args": {"betas": [0.8, 0.95]}}
-RMSPROP = {"client_optimizer": "RMSprop", "weight_decay": 0.02}
-ADAMW = {"client_optimizer": "AdamW", "weight_decay": 0.05}
-MOMENTUM = {"client_optimizer_args": {"momentum": 0.9}, "weight_decay": 0.01}
-FEDPROX = {"federated_optimizer": "PaperFedProx", "prox_mu": 0.3}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("data", "model", "loss", "settings"),
-    [
-        ("numbers", "net", "mse", {"weight_decay": 0.01}),
-        ("numbers", "net", "mse", ADAM | {"learning_rate_decay": 0.5, "max_grad_norm": 0.1}),
-        ("numbers", "net", "own:huber", FEDPROX | RMSPROP),
-        ("several", "net", "bce_with_logits", ADAMW),
-        ("tokens", "tagger", "cross_entropy", MOMENTUM | {"batch_size": -1, "max_grad_norm": 0.5}),
-    ],
-)
-def test_rounds_with_client_options(
-    start: Start, data: str, model: str, loss: str, settings: dict[str, Any]
-) -> None:
-    own = {"data_args.dataset": f"own:{data}", "model_args.model": f"own:{model}", "loss": loss}
-    own |= {"client_num_in_total": 4, "client_num_per_round": 4, "batch_size": 4, "comm_round": 2}
-    check(start, "digits_noniid_b_fedavg", **own | settings)
 
 
 SAM, CM = {"client_method": "fedsam", "sam_rho": 0.1}, {"client_method": "fedcm"}
 DYN, NOVA = {"feddyn_alpha": 0.1}, {"client_method": "fednova", "client_weighting": "samples"}
 SCAFFOLD = {"client_method": "scaffold"}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "scaffold": ("b_fedavg", SCAFFOLD),
-    "scaffold by samples": (
-        *("ub_fednnnn", SCAFFOLD | {"weight_decay": 0.01, "client_weighting": "samples"}),
-    ),
+    "scaffold": ("ub_fednnnn", SCAFFOLD | {"weight_decay": 0.01, "client_weighting": "samples"}),
     "fedsam": ("b_fedavg", SAM | {"weight_decay": 0.05}),
     "fedcm": ("ub_fednnnn", CM | {"fedcm_beta": 0.4, "client_weighting": "samples"}),
     "fednova": ("ub_fednnnn", NOVA),

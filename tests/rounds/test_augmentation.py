@@ -43,21 +43,17 @@ def test_draws_follow_from_round_client_and_step() -> None:
 def test_transforms_of_torchvision_draw_for_each_image() -> None:
     images = torch.arange(12 * 16, dtype=torch.uint8).view(12, 1, 4, 4)
     flipped = Augmentation(v2.Compose([v2.RandomHorizontalFlip(0.5)]), 0)(images, 1, 0, 0)
-    same = [bool((one == other).all()) for one, other in zip(flipped, images, strict=True)]
-    turned = [
-        bool((one == other.flip(2)).all()) for one, other in zip(flipped, images, strict=True)
-    ]
-    assert all(a != b for a, b in zip(same, turned, strict=True))
-    assert 0 < sum(same) < 12
+    same = flipped.eq(images).flatten(1).all(1)
+    turned = flipped.eq(images.flip(3)).flatten(1).all(1)
+    assert torch.equal(same, ~turned)
+    assert 0 < same.sum() < 12
 
 
 @pytest.mark.slow
 def test_training_alone_is_augmented(start: Start) -> None:
     """As training data that were shifted before: the model, and its test on what was not."""
     x, y, *test, parts = *DATA, torch.arange(140).split((30, 50, 20, 40))
-    given = {"model": NET, "client_num_in_total": 4, "client_num_per_round": 2}
-    model = NET(4, p=0.0)
-    given["model"] = model
+    given = {"model": NET(4, p=0.0), "client_num_in_total": 4, "client_num_per_round": 2}
     start("given", data=(x + 1, y, *test, parts), **given)
     start("augmented", data=(x, y, *test, parts), train_transform=lambda x: x + 1, **given)
     expected = load_file("given/model.safetensors")
@@ -67,12 +63,11 @@ def test_training_alone_is_augmented(start: Start) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transform", ["own:noisy", v2.RandomAffine(10, translate=(0.1, 0.1))])
-def test_augmented_runs_have_the_same_bits(start: Start, content: Content, transform: Any) -> None:
+def test_augmented_runs_have_the_same_bits(start: Start, content: Content) -> None:
     """On one worker, on two and after a resume; in groups the same but for rounding."""
     with Path("own.py").open("a") as file:
         file.write(OWN)
-    given = {"train_transform": transform, "precision": "fp64", "allow_code": True}
+    given = {"train_transform": "own:noisy", "precision": "fp64", "allow_code": True}
     start("one", worker_num=1, **given)
     start("two", worker_num=2, comm_round=1, **given)
     start("two", worker_num=2, resume=True, **given)
@@ -80,8 +75,6 @@ def test_augmented_runs_have_the_same_bits(start: Start, content: Content, trans
     start("groups", client_batching=3, **given)
     models = [load_file(f"{name}/model.safetensors") for name in ("one", "groups", "two")]
     torch.testing.assert_close(models[0], models[1], rtol=1e-9, atol=1e-9)
-    start("plain", precision="fp64")
-    assert content(Path("plain")) != content(Path("one"))
     with pytest.raises(fp.UserError, match=r"resume=True: .*transform"):
         start("two", resume=True, **given | {"train_transform": v2.RandomAffine(20)})
 
@@ -90,9 +83,7 @@ def test_augmented_runs_have_the_same_bits(start: Start, content: Content, trans
     ("transform", "said"),
     [
         (lambda x: x[:, :, 1:], r"gives torch.uint8 of \[.*7, 8\].* must keep shape and dtype"),
-        (v2.ToDtype(torch.float32), "gives torch.float32 of"),
-        (lambda x: None, "gives a NoneType"),
-        (lambda x: x / 0 if x is None else 1 / 0, "raised ZeroDivisionError"),
+        (lambda x: 1 / 0, "raised ZeroDivisionError"),
         (3, "int"),
     ],
 )

@@ -119,12 +119,6 @@ def test_results_are_those_of_a_plain_loop(
     assert last["class_acc"]["mean"] == pytest.approx(last["test_acc"])  # classes of one size
 
 
-def test_records_without_the_keys_have_nothing_of_them(tiny: Tiny) -> None:
-    tiny(comm_round=1)
-    assert not {"client_acc", "client_loss", "class_acc"} & tiny.records()[0].keys()
-    assert not list(tiny.folder.glob("run/*.csv"))
-
-
 def test_tables_are_the_same_by_any_way(tiny: Tiny, held: FederatedData) -> None:
     """On two workers, in groups, after an interruption and what it left behind."""
     given = {"data": held, "comm_round": 4, "checkpoint_every": 2} | BOTH
@@ -143,19 +137,16 @@ def test_tables_are_the_same_by_any_way(tiny: Tiny, held: FederatedData) -> None
     assert tables(parts) == tables(tiny.folder / "whole") == tables(tiny.folder / "two")
     tiny("parts", mode="overwrite", comm_round=1)
     assert not list(parts.glob("*.csv"))
+    assert not {"client_acc", "client_loss", "class_acc"} & tiny.records("parts")[0].keys()
 
 
 def test_clients_are_tested_with_the_test_or_at_the_end(tiny: Tiny, held: FederatedData) -> None:
     rounds = {}
-    for when, every in ((True, 2), ("end", 2)):
-        given = {"per_client": when, "frequency_of_the_test": every, "comm_round": 4}
-        tiny("run", mode="overwrite", data=held, **given) if rounds else tiny(
-            "run", data=held, **given
-        )
-        rounds[when] = sorted(
-            {int(row["round"]) for row in table(tiny.folder / "run", "clients.csv")}
-        )
-        assert [r["round"] for r in tiny.records() if "client_acc" in r] == rounds[when]
+    for when in (True, "end"):
+        tiny(str(when), data=held, per_client=when, frequency_of_the_test=2, comm_round=4)
+        rows = table(tiny.folder / str(when), "clients.csv")
+        rounds[when] = sorted({int(row["round"]) for row in rows})
+        assert [r["round"] for r in tiny.records(str(when)) if "client_acc" in r] == rounds[when]
     assert rounds == {True: [1, 3, 4], "end": [4]}
 
 
@@ -182,7 +173,7 @@ def test_loaders_of_each_client_are_its_test_part(tiny: Tiny, data: FederatedDat
         for k, own in enumerate(data.client_indices)
     }
     loaders = LoaderData(batches, dict(enumerate(SIZES)), [*own[4], *own[1]], 10, own)
-    tiny(data=loaders, comm_round=1, **BOTH)
+    tiny(data=loaders, comm_round=1, worker_num=1, **BOTH)
     rows = table(tiny.folder / "run", "clients.csv")
     assert [(row["client"], row["samples"]) for row in rows] == [("1", "7"), ("4", "9")]
     whole = sum(float(row["accuracy"]) * int(row["samples"]) for row in rows) / 16

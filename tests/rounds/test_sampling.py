@@ -1,7 +1,6 @@
 """Which clients train in a round: uniform draws, a user's sampler; in which order, and where."""
 
 import json
-import random
 from collections import Counter
 from dataclasses import replace
 from itertools import count
@@ -11,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 import fednnnn_plugin as fp
@@ -78,10 +75,7 @@ def test_sampler_may_return_any_form() -> None:
         (count(), "more than 3 clients"),
         ([0, 1, 1], "client 1 twice"),
         ([0, 1, 6], "client 6"),
-        ([0, -1, 2], "client -1"),
-        ([0, 1.0, 2], "client 1.0"),
         ([0, True, 2], "client true"),
-        (np.eye(3), "client a list"),
         (None, "null"),
     ],
 )
@@ -100,7 +94,7 @@ def test_sampler_that_fails_ends_the_run(start: Start) -> None:
 SIZES = [7, 0, 12, 30, 1, 9, 16]
 
 
-@pytest.mark.parametrize("cohort", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("cohort", [1, 3, 6])
 def test_average_of_clients_drawn_by_size_is_unbiased(cohort: int) -> None:
     """Over all first numbers of one order, and so of each: exactly the mean of all samples.
 
@@ -219,20 +213,3 @@ def test_dealing_worked_by_hand() -> None:
     groups = [(10,), (11,), (12,), (13,), (14,)]
     assert assign(groups, [3, 8, 5, 7, 4], 2) == [[(11,), (14,), (10,)], [(13,), (12,)]]
     assert assign(groups, [3, 8, 5, 7, 8], 1) == [[(11,), (14,), (13,), (12,), (10,)]]
-
-
-@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60), st.integers(1, 9), st.randoms())
-def test_dealing_is_complete_and_near_the_best(
-    work: list[int], ranks: int, shuffle: random.Random
-) -> None:
-    groups = [(client,) for client in range(len(work))]
-    hands = assign(groups, work, ranks)
-    assert len(hands) == ranks
-    assert sorted(group for hand in hands for group in hand) == groups
-    loads = [sum(work[client] for (client,) in hand) for hand in hands]
-    heaviest = sorted(work, reverse=True)
-    # With more clients than ranks two of the heaviest must share one.
-    pair = heaviest[ranks - 1] + heaviest[ranks] if len(work) > ranks else 0
-    assert max(loads) <= 4 / 3 * max(*work, -(-sum(work) // ranks), pair)
-    shuffle.shuffle(groups)
-    assert assign(groups, [work[client] for (client,) in groups], ranks) == hands

@@ -148,15 +148,6 @@ def test_method_round_leaves_rejected_client_out(example: Example) -> None:
     assert example.records()[1]["rejected"] == 1
 
 
-def test_round_of_cancelling_updates_moves_nothing(example: Example) -> None:
-    example(Told((3.0, -4.0), (-3.0, 4.0), in_round=2))
-    assert example.served() == {"w": [8.5, 12.0], ".momentum.w": [7.5, 10.0]}
-    assert example.evaluation() == [8.5, 12.0]
-    record = example.records()[1]
-    assert (record["degenerate"], record["mean_update_norm"]) == (True, 0.0)
-    assert (record["mean_client_norm"], record["integrated_norm"]) == (5.0, 12.5)
-
-
 @pytest.mark.parametrize(
     ("failure", "reason"),
     [

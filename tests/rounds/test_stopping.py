@@ -1,13 +1,11 @@
 """When a run ends before its last round, by values worked by hand, and in runs."""
 
-from pathlib import Path
-
 import pytest
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.rounds.stopping import Measured, Stop, StopWatch
 
-from ..tiny import Content, Drawing, Tiny, quick_run
+from ..tiny import Content, Drawing, Tiny
 
 KEY = "validation_args.stop"
 
@@ -77,13 +75,3 @@ def test_accuracy_that_is_not_measured_stops_no_run(tiny: Tiny) -> None:
     with pytest.raises(fp.RunError, match=f"^{KEY}: metric: accuracy: .*round 1 has none"):
         tiny(trainer=Drawing(), stop={"metric": "accuracy", "patience": 1})
     assert tiny("other", trainer=Drawing(), stop={"patience": 1}).rounds == 2  # of the loss: none
-
-
-def test_stop_from_python(own_code: Path) -> None:
-    ended = quick_run("run", comm_round=5, stop={"target": 0.05})
-    assert ended.summary is not None
-    assert ended.summary.rounds < 5
-    assert quick_run("run", comm_round=5, stop={"target": 0.05}, resume=True).was_finished
-    again = quick_run("run", comm_round=5, overwrite=True, **{f"{KEY}": {"target": 0.05}})
-    assert again.summary is not None
-    assert again.summary.stopped == ended.summary.stopped

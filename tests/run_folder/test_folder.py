@@ -24,7 +24,7 @@ MODES: tuple[Mode, ...] = ("new", "resume", "overwrite")
     [
         ({}, None, "--resume: .*: it holds no run"),
         ({"recipe.yaml": "mine"}, r"recipe\.yaml: it is there already", None),
-        (BEGUN, None, None),  # a run without a finished round blocks nothing
+        # A run without a finished round blocks nothing.
         (BEGUN | {"fedml.log": "", "metrics.jsonl": LINE[:-1]}, None, None),
         (BEGUN | {"metrics.jsonl": LINE}, "it already holds a run", None),
         (BEGUN | {CHECKPOINT: ""}, "it already holds a run", None),
@@ -128,7 +128,6 @@ class Unprintable:
     [
         ("%d of %s", ("two",), "not all arguments|number is required|not enough arguments"),
         ("%s", (Unprintable(),), "no text"),
-        (Unprintable(), (), "Unprintable"),
         ("caf\udce9 %s", ("x",), r"caf\\udce9 x"),  # a file's name that is not UTF-8
     ],
 )

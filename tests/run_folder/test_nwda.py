@@ -81,18 +81,14 @@ def test_recorder_continues_its_file(tmp_path: Path, record: Any) -> None:
     [
         ({"round": 0}, "round: 0: "),
         ({"weights": [1.0, 1.0]}, "round 1: "),
-        ({"weights": None}, "round 1: "),
         ({"served_state": None}, "served_state: "),
         ({"global_state": {"layer.weight": [0.0, 0.0]}}, "global_state: "),
         ({"clients": [{}]}, "round 1: client model: missing entries"),
         ({"clients": [(5, state(1.0, 0.0))]}, "round 1: client: tuple: "),
         ({"clients": [state(math.inf, 0.0)]}, "no client update to average"),
-        ({"served_state": state(1.0)}, r"served_state: layer\.weight: "),
         ({"served_state": state(math.nan, 1.0)}, "served_state: not finite"),
         ({"names": iter(["bias"])}, r"trainable: \['bias'\]: not in the global state"),
         ({"test_acc": 1.5}, "test_acc: 1.5"),
-        ({"test_acc": "0.5"}, "test_acc: '0.5': must be a number"),
-        ({"test_loss": torch.zeros(2)}, "test_loss: .*: must be a number"),
         ({"test_loss": 10**400}, "test_loss: .*: must be a number"),
     ],
 )

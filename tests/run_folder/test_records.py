@@ -24,7 +24,7 @@ from fednnnn_plugin.run_folder.checkpoint import CheckpointFolder
 from fednnnn_plugin.run_folder.records import MetricsFile
 
 OTHER = b'{"round": 2, "test_acc": 0, "integrated_norm": 1, "seconds": {"train": 1}'
-NORMS = (b"-1", b"NaN", b"1e308")
+NORMS = (b"-1", b"NaN")
 MANY = 10**6
 in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -51,7 +51,6 @@ def lines(metrics: MetricsFile) -> list[bytes]:
         (OTHER + b"}", 1),  # it runs into the next line
         (OTHER.replace(b'"integrated_norm": 1, ', b"") + b"}\n", 1),
         (OTHER.replace(b'"test_acc": 0', b'"test_acc": 1.5') + b"}\n", 1),
-        (OTHER.replace(b'"train": 1', b'"train": "1"') + b"}\n", 1),
         *((OTHER.replace(b'norm": 1', b'norm": ' + norm) + b"}\n", 1) for norm in NORMS),
         (OTHER + b', "mean_client_norm": -1}\n', 1),
         (OTHER + b', "layers": {"fc": {"mean_update_norm": 1e999}}}\n', 1),
