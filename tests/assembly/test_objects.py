@@ -263,11 +263,12 @@ def test_rule_and_loaders_as_objects_are_resumed(start: Start) -> None:
         (
             {},
             {
-                "data (tensors), split": {"data": (PARTS, TEST)},
+                "data (tensors)": {"data": (X, Y.flip(0), *TEST)},
                 "model (code)": {"model": cell("torch.relu", "torch.tanh")["Net"]},
                 "model (code), model (layout)": {"model": cell("p=0.5", "p=0.1")["Net"]},
             },
         ),
+        ({"data": (PARTS, TEST)}, {"data (tensors), split": {"data": (PARTS[::-1], TEST)}}),
         ({"model": NET(4)}, {"model (weights)": {"model": NET(4)}}),
     ],
 )

@@ -295,6 +295,7 @@ class Bag(nn.Module):
         return embedded.mean(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", [tuple, lambda part: Rows(*part, lambda *xy: xy)])
 def test_token_without_a_row_is_named_with_its_client(
     tmp_path: Path, of: Callable[..., Any]
