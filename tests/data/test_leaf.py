@@ -164,7 +164,8 @@ def test_search_on_writers(tmp_path: Path) -> None:
     found = fp.tune(
         "digits_noniid_b_normnorm",
         paper=True,
-        overrides=QUICK | keys | {"image_size": 8, "comm_round": 1},
+        overrides=QUICK | keys | {"image_size": 8, "comm_round": 1, "per_client": True},
+        metric="worst_10",
         grid={"learning_rate": [0.1], "beta": [0.5]},
         study=tmp_path / "study",
     )

@@ -133,6 +133,7 @@ def test_labels_of_a_table_say_what_to_do(column: Any, loss: str, remedy: str) -
     [
         (TABLE["age"], "cross_entropy", torch.int64, 10),
         (TABLE[["age", "age"]], "mse", torch.float32, 2),
+        (TABLE["class"], "", torch.float32, 1),
         (pd.get_dummies(TABLE["sort"]).astype(int), "bce_with_logits", torch.float32, 3),
         (np.eye(4)[[0, 2, 1, 3]], "cross_entropy", torch.float32, 4),
         (np.arange(24).reshape(4, 6) % 5, "cross_entropy", torch.int64, 5),  # of each input
