@@ -11,12 +11,54 @@ from operator import attrgetter
 
 
 class UserError(ValueError):
-    """Bad input: each line of the message names what was given, where, and what is allowed.
+    """Bad input: where it was given, what was given, and what is allowed or what to do.
 
-    Commands print the message without a traceback and exit with status 2.
+    Commands print the text, ``where: given: allowed`` without the parts that are empty, without a
+    traceback, and exit with status 2.
+
+    Attributes:
+        where: the key, argument, option, file or object.
+        given: the value, or what is wrong with it.
+        allowed: what it must be, or a remedy.
     """
 
     # It does not derive from KeyError: FedML re-raises that as a message about args.rank.
+
+    def __init__(self, where: object, given: object = "", allowed: object = "") -> None:
+        self.where, self.given, self.allowed = str(where), str(given), str(allowed)
+        super().__init__(self.where, self.given, self.allowed)
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.where, self.problem)))
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, without its place."""
+        return ": ".join(filter(None, (self.given, self.allowed)))
+
+    @property
+    def each(self) -> "tuple[UserError, ...]":
+        """The mistakes, if there are several."""
+        return (self,)
+
+    def at(self, where: object) -> "UserError":
+        """Return the same mistake for those who know the place by another name."""
+        return UserError(where, self.given, self.allowed)
+
+
+class UserErrors(UserError):
+    """Several mistakes: a line for each, once, the first `MAX_LINES` of them."""
+
+    def __init__(self, errors: "Iterable[UserError]") -> None:
+        each = {str(one): one for error in errors for one in error.each}
+        super().__init__(joined(each))
+        self.args = (tuple(each.values()),)
+
+    @property
+    def each(self) -> tuple[UserError, ...]:
+        """The mistakes."""
+        mistakes: tuple[UserError, ...] = self.args[0]
+        return mistakes
 
 
 class StartError(UserError):
@@ -131,7 +173,7 @@ def check_known(what: object, given: str, allowed: Iterable[str]) -> None:
     if given not in names:
         there = ", ".join(map(repr, names[:12])) or "none"
         hint = did_you_mean(given, names, repr)
-        raise UserError(f"{what}: {given!r}: must be one of {there}{hint}")
+        raise UserError(what, f"{given!r}", f"must be one of {there}{hint}")
 
 
 def did_you_mean(

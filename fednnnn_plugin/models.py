@@ -43,7 +43,7 @@ def form_of(name: str, image_shape: Sequence[int]) -> Form | None:
     if name == RESNET:
         return Form(channels)
     if not (places := MODELS[name].places(height, width)):
-        raise UserError(f"{MODEL}: {name}: images of {height} x {width} are too small for it")
+        raise UserError(MODEL, f"{name}: images of {height} x {width} are too small for it")
     return Form(channels, places)
 
 
@@ -111,7 +111,7 @@ def create_model(
             function, f"{MODEL}: {printable(name)}", seed, num_classes, arguments or {}
         )
     if problem := unknown_model(name):
-        raise UserError(f"{MODEL}: {name[:60]!r}: {problem}")
+        raise UserError(MODEL, f"{name[:60]!r}: {problem}")
     with _drawing_from(seed):
         if name in MODELS:
             return MODELS[name](num_classes, *form) if form else MODELS[name](num_classes)
@@ -141,11 +141,11 @@ def _own_model(
 ) -> nn.Module:
     if isinstance(function, nn.Module) or not callable(function):
         kind = "a model" if isinstance(function, nn.Module) else "not callable"
-        raise UserError(f"{where}: is {kind}; must be a function that makes a model")
+        raise UserError(where, f"is {kind}", "must be a function that makes a model")
     with _drawing_from(seed), user_code(where):
         model = _made(function, num_classes, arguments)
     if not isinstance(model, nn.Module):
-        raise UserError(f"{where}: returned a {type(model).__name__}; must be a torch.nn.Module")
+        raise UserError(where, f"returned a {type(model).__name__}", "must be a torch.nn.Module")
     return model
 
 

@@ -33,11 +33,11 @@ def find_recipe(text: str) -> Path:
     if path.parent in (Path(), Path("recipes")) and name in known:
         return known[name]
     if is_folder:
-        raise UserError(f"{printable(text)}: a folder: must be a recipe's file or name")
+        raise UserError(printable(text), "a folder", "must be a recipe's file or name")
     nearest = difflib.get_close_matches(name[:80], known, n=3, cutoff=0.0)
     raise UserError(
-        f"{printable(text)}: no such file and no recipe of that name; "
-        f"the nearest are {', '.join(nearest)}"
+        printable(text),
+        f"no such file and no recipe of that name; the nearest are {', '.join(nearest)}",
     )
 
 
@@ -47,11 +47,11 @@ def copy_recipes(folder: Path) -> int:
     taken = [path.name for path in recipes if (folder / path.name).exists()]
     if taken:
         more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
-        raise UserError(f"{folder}: it already holds {taken[0]}{more}: nothing was copied")
+        raise UserError(folder, f"it already holds {taken[0]}{more}: nothing was copied")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in recipes:
             (folder / path.name).write_bytes(path.read_bytes())
     except OSError as error:
-        raise UserError(f"{folder}: cannot be written to: {error.strerror}") from None
+        raise UserError(folder, f"cannot be written to: {error.strerror}") from None
     return len(recipes)

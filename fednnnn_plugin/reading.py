@@ -34,21 +34,21 @@ def read_mapping(path: Path, of: str) -> dict[str, Any]:
     try:
         if not path.is_file():
             kind = "not a regular file" if path.exists() else "no such file"
-            raise UserError(f"{where}: {kind}; must be a YAML file")
+            raise UserError(where, kind, "must be a YAML file")
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise UserError(f"{where}: larger than {MAX_BYTES // 1024} KiB")
+            raise UserError(where, f"larger than {MAX_BYTES // 1024} KiB")
         values = read_yaml(content.decode("utf-8-sig"))
     except OSError as error:
-        raise UserError(f"{where}: cannot be read: {error.strerror}") from None
+        raise UserError(where, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: not text in UTF-8 (byte {error.start})") from None
+        raise UserError(where, f"not text in UTF-8 (byte {error.start})") from None
     except NotReadableError as error:
-        raise UserError(f"{where}: {error}") from None
+        raise UserError(where, error) from None
     if not isinstance(values, dict):
         what = "empty" if values is None else shown(values)
-        raise UserError(f"{where}: {what}; must be a mapping of {of}")
+        raise UserError(where, what, f"must be a mapping of {of}")
     return values
 
 

@@ -16,7 +16,14 @@ from typing import Any
 
 import torch
 
-from fednnnn_plugin.errors import ALLOW_CODE, RunError, UserError, did_you_mean, joined, printable
+from fednnnn_plugin.errors import (
+    ALLOW_CODE,
+    RunError,
+    UserError,
+    UserErrors,
+    did_you_mean,
+    printable,
+)
 from fednnnn_plugin.seeds import isolated_generators
 
 _PACKAGE = f"{Path(__file__).parent}{os.sep}"
@@ -66,7 +73,7 @@ def find_code(where: str, name: str, given: object = None, *, allow_code: bool =
     if given is not None:
         return given
     if names_object(name):
-        raise UserError(f"{where}: {name}: {ONLY_GIVEN}")
+        raise UserError(where, f"{name}: {ONLY_GIVEN}")
     if not allow_code:
         raise refuse_code(where, name)
     return load_code(name, where)
@@ -82,8 +89,9 @@ ONLY_GIVEN = (
 def refuse_code(where: str, reference: str) -> UserError:
     """The error of code that a recipe's key names and the user has not allowed."""
     return UserError(
-        f"{where}: {printable(reference)!r} is code that the recipe asks to run: add {ALLOW_CODE} "
-        "if you trust it"
+        where,
+        f"{printable(reference)!r} is code that the recipe asks to run",
+        f"add {ALLOW_CODE} if you trust it",
     )
 
 
@@ -94,9 +102,9 @@ def load_code(reference: str, where: str) -> object:
     -m``. Whatever is wrong with it is a ``UserError`` that names ``where``, the recipe's key. What
     a module draws when it is imported is the same in every run, whichever key imports it first.
     """
-    where = f"{where}: {printable(reference)}"
+    said = printable(reference)
     if not names_code(reference):
-        raise UserError(f"{where}: must be module:name")
+        raise UserError(where, said, "must be module:name")
     module_name, _, name = reference.partition(":")
     try:
         if sys.path[:1] != [str(Path.cwd())]:
@@ -107,12 +115,14 @@ def load_code(reference: str, where: str) -> object:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
             raise UserError(
-                f"{where}: no module {missing}: it must be installed, or in the current "
-                f"directory, {printable(Path.cwd())}"
+                where,
+                f"{said}: no module {missing}",
+                f"it must be installed, or in the current directory, {printable(Path.cwd())}",
             ) from error
-        raise UserError(f"{where}: does not import: {exception_text(error)}") from error
+        given = f"{said}: does not import: {exception_text(error)}"
+        raise UserError(where, given) from error
     if found is _ABSENT:
-        raise UserError(f"{where}: {name} is not there, in module {module_name}")
+        raise UserError(where, f"{said}: {name} is not there, in module {module_name}")
     return found
 
 
@@ -128,13 +138,13 @@ def user_code(where: str) -> Iterator[None]:
     except (UserError, RunError):
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"{where}: raised {exception_text(error)}") from error
+        raise UserError(where, f"raised {exception_text(error)}") from error
 
 
 def call_code(function: object, where: str, /, *args: Any, **kwargs: Any) -> Any:
     """Call a function that `load_code` found, as `user_code`."""
     if not callable(function):
-        raise UserError(f"{where}: is not callable")
+        raise UserError(where, "is not callable")
     with user_code(where):
         return function(*args, **kwargs)
 
@@ -155,14 +165,17 @@ def check_arguments(function: object, where: str, given: Mapping[str, object]) -
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     ]
     what = printable(getattr(function, "__qualname__", type(function).__name__))
-    lines = []
-    for name in (name for name in given if name not in by_name):
-        lines.append(
-            f"{where}.{printable(name)}: unknown key, and no argument of {what}, which takes "
-            f"{', '.join(by_name) or 'none'}{did_you_mean(name, by_name)}"
+    unknown = [
+        UserError(
+            f"{where}.{printable(name)}",
+            f"unknown key, and no argument of {what}",
+            f"it takes {', '.join(by_name) or 'none'}{did_you_mean(name, by_name)}",
         )
-    if lines:
-        raise UserError(joined(lines))
+        for name in given
+        if name not in by_name
+    ]
+    if unknown:
+        raise UserErrors(unknown)
 
 
 def own_module(name: str) -> ModuleType | None:

@@ -30,9 +30,9 @@ class AvailabilityFile:
                 content = file.read()
             lines = list(csv.reader(content.decode().splitlines()))
         except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise UserError(f"{where}: cannot be read: {reason(error)}") from None
+            raise UserError(where, f"cannot be read: {reason(error)}") from None
         if lines[:1] != [_COLUMNS]:
-            raise UserError(f"{where}: line 1: must be {','.join(_COLUMNS)}")
+            raise UserError(where, "line 1", f"must be {','.join(_COLUMNS)}")
         self.digest = hashlib.blake2b(content, digest_size=16).hexdigest()
         self._spans: list[tuple[int, int, int]] = []
         for number, line in enumerate(lines[1:], start=2):
@@ -40,13 +40,15 @@ class AvailabilityFile:
             client, first, last = map(int, line) if fits else (0, 0, 0)
             if not (fits and client < num_clients and 1 <= first <= last):
                 raise UserError(
-                    f"{where}: line {number}: must be a client of 0 to {num_clients - 1}, and its "
-                    "first and its last round, from 1"
+                    where,
+                    f"line {number}",
+                    f"must be a client of 0 to {num_clients - 1}, and its first and its last "
+                    "round, from 1",
                 )
             self._spans.append((client, first, last))
         for number in range(1, rounds + 1):
             if not self(number):
-                raise UserError(f"{where}: round {number}: no client is available")
+                raise UserError(where, f"round {number}: no client is available")
 
     def __call__(self, number: int) -> Iterable[int]:
         """Return the clients of a round."""

@@ -135,11 +135,12 @@ def check_results(inputs: Inputs, *, by_client: bool, by_class: bool) -> None:
     """Refuse results by client or class that the data or a custom test do not give."""
     data, key = inputs.data, "per_client" if by_client else "per_class"
     if (by_client or by_class) and (inputs.trainer or inputs.tester):
-        raise UserError(f"validation_args.{key}: a custom trainer or aggregator tests by its own")
+        raise UserError(f"validation_args.{key}", "a custom trainer or aggregator tests by its own")
     if by_client and not data.has_client_tests:
         raise UserError(
-            "validation_args.per_client: the data have no test part for each client: must be "
-            "false, or give a list with each client's; of arrays one is held out"
+            "validation_args.per_client",
+            "the data have no test part for each client",
+            "must be false, or give a list with each client's; of arrays one is held out",
         )
 
 
@@ -154,7 +155,7 @@ def try_out(inputs: Inputs, trial: Callable[[], T], where: str, *, forked: bool)
     try:
         return all_of(worker, [lambda _: trial()])[0]
     except Failure as error:
-        raise UserError(f"{where}: {error}") from error
+        raise UserError(where, error) from error
 
 
 def _workers(inputs: Inputs, count: int, *, forked: bool) -> Workers:

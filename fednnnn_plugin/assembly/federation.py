@@ -78,8 +78,9 @@ def one_run() -> Iterator[None]:
     """Refuse a run beside another one of this process: they share the global generators."""
     if not _running.acquire(blocking=False):
         raise UserError(
-            "fednnnn_plugin.run: another thread of this process is in a run: start one after the "
-            "other has ended, or each in a process of its own"
+            "fednnnn_plugin.run",
+            "another thread of this process is in a run",
+            "start one after the other has ended, or each in a process of its own",
         )
     try:
         yield

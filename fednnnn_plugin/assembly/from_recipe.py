@@ -67,13 +67,13 @@ def run_folder(recipe: Recipe, output: Path | str | None = None, here: Path | No
     try:
         return here / Path(output).expanduser()
     except RuntimeError:
-        raise UserError(f"{OUTPUT}: {output}: there is no such home directory") from None
+        raise UserError(OUTPUT, f"{output}: there is no such home directory") from None
 
 
 def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -> Mode:
     """Return how a run is to begin: as was asked for, else as its recipe says."""
     if resume and overwrite:
-        raise UserError(f"{RESUME}, {OVERWRITE}: give one of them")
+        raise UserError(f"{RESUME}, {OVERWRITE}", "give one of them")
     if not resume and not overwrite:
         resume, overwrite = recipe.tracking_args.resume, recipe.tracking_args.overwrite
     return "resume" if resume else "overwrite" if overwrite else "new"
@@ -117,11 +117,11 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
         return choose_gpu(settings.gpu_id, say=say)
     if len(mapping) != ranks.size:
         raise UserError(
-            f"device_args.{where}: it places {len(mapping)} processes: must be {ranks.size}, as "
-            "launched"
+            f"device_args.{where}",
+            f"it places {len(mapping)} processes",
+            f"must be {ranks.size}, as launched",
         )
-    where = f"{where}: it gives process {ranks.rank} GPU"
-    return choose_gpu(mapping[ranks.rank], where, say=say)
+    return choose_gpu(mapping[ranks.rank], f"{where}: process {ranks.rank}", say=say)
 
 
 def local_sgd(recipe: Recipe, functions: Functions, num_classes: int | None = None) -> LocalSGD:
@@ -157,8 +157,9 @@ def schedule(
     train, validation = recipe.train_args, recipe.validation_args
     if train.client_num_per_round > BinnedSum.MAX_TERMS:
         raise UserError(
-            f"train_args.client_num_per_round: {train.client_num_per_round}: must be at most "
-            f"{BinnedSum.MAX_TERMS}: so many add up exactly"
+            "train_args.client_num_per_round",
+            train.client_num_per_round,
+            f"must be at most {BinnedSum.MAX_TERMS}: so many add up exactly",
         )
     sizes = tuple(data.client_size(client) for client in range(data.num_clients))
     return Schedule(
@@ -191,8 +192,9 @@ def _stop(recipe: Recipe, data: FederatedData | LoaderData, functions: Functions
     numbers = isinstance(data, FederatedData) and data.train_labels.is_floating_point()
     if numbers and metric == ACCURACY and metric not in functions.metrics:
         raise UserError(
-            f"{STOP}: metric: {ACCURACY}: labels that are numbers have none: must be {LOSS}, or "
-            "one of validation_args.metrics"
+            STOP,
+            f"metric: {ACCURACY}: labels that are numbers have none",
+            f"must be {LOSS}, or one of validation_args.metrics",
         )
     own = functions.metrics.get(metric or "")
     higher = own is None or higher_is_better(own)
@@ -212,8 +214,10 @@ def check_services(recipe: Recipe, overrides: Sequence[str], *, by_fedml: bool) 
         if asked and key not in overridden_keys(overrides):
             by_command = ", or start `fedml run`" if key.startswith("common") else ""
             raise UserError(
-                f"{key}: true: the recipe asks to send the run's numbers to a service: say so "
-                f"yourself with {OVERRIDES} {key}=true{by_command}; or {OVERRIDES} {key}=false"
+                key,
+                "true: the recipe asks to send the run's numbers to a service",
+                f"say so yourself with {OVERRIDES} {key}=true{by_command}; or {OVERRIDES} {key}"
+                "=false",
             )
 
 

@@ -82,7 +82,7 @@ def find_functions(
     if custom_trainer:
         if asked := train.client_method:
             why = "a custom trainer trains by its own; leave it out"
-            raise UserError(f"{CLIENT_METHOD}: {printable(asked)}: {why}")
+            raise UserError(CLIENT_METHOD, f"{printable(asked)}: {why}")
         return Functions(sampler=sampler, digests=code.digests, available=available)
     loss = _loss(recipe, code)
     maker = code.find(OPTIMIZER, train.client_optimizer, "optimizer")
@@ -119,7 +119,7 @@ class _OwnCode:
         if not callable(found):
             of = printable(type(found).__name__)
             must = "must be a class or a function"
-            raise UserError(f"{where}: {printable(name)}: an instance of {of}; {must}")
+            raise UserError(where, f"{printable(name)}: an instance of {of}", must)
         self._things[kind] = [*self._things.get(kind, ()), found]
         self.digests[kind] = code_digests(*self._things[kind])
         return found
@@ -141,7 +141,7 @@ def _loss(recipe: Recipe, code: _OwnCode) -> Loss:
         return CROSS_ENTROPY
     loss = LOSSES.get(name) or Loss(name, code.find(LOSS, name, "loss"))
     if isinstance(loss.mean, type):
-        raise UserError(f"{LOSS}: {printable(name)}: a class; give an instance of it")
+        raise UserError(LOSS, f"{printable(name)}: a class", "give an instance of it")
     if isinstance(loss.mean, torch.nn.Module):
         _refuse_parameters(loss.mean, name)
     return loss
@@ -155,7 +155,7 @@ def _metrics(
     things = _each(objects.get(METRICS)) or names  # an object, or its name
     shown_as = metric_names(names)
     if twice := next((each for each in shown_as if shown_as.count(each) > 1), ""):
-        raise UserError(f"{METRICS}: two are called {printable(twice)}: each needs its own name")
+        raise UserError(METRICS, f"two are called {printable(twice)}: each needs its own name")
     for shown, name, thing in zip(shown_as, names, things, strict=True):
         if is_own(name):
             given = None if isinstance(thing, str) else thing
@@ -164,7 +164,7 @@ def _metrics(
             from fednnnn_plugin.rounds.scorer import Scorer, unknown_metric
 
             if problem := unknown_metric(name):
-                raise UserError(f"{METRICS}: {printable(name)}: {problem}")
+                raise UserError(METRICS, f"{printable(name)}: {problem}")
             metrics[name] = Scorer(name, loss)
     return metrics
 
@@ -174,9 +174,10 @@ def _refuse_parameters(loss: torch.nn.Module, name: str) -> None:
     for key, parameter in loss.named_parameters():
         if parameter.requires_grad:
             raise UserError(
-                f"{LOSS}: {printable(name)}: its parameter {printable(key)} would not be trained: "
-                "make it a parameter of the model, whose forward() returns what the loss needs of "
-                "it, or freeze it with requires_grad_(False)"
+                LOSS,
+                f"{printable(name)}: its parameter {printable(key)} would not be trained",
+                "make it a parameter of the model, whose forward() returns what the loss needs "
+                "of it, or freeze it with requires_grad_(False)",
             )
 
 
@@ -203,15 +204,15 @@ def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | N
         return None
     make = maker or getattr(torch.optim, OPTIMIZERS[name.lower()])
     for key in _GIVEN.keys() & arguments.keys():
-        raise UserError(f"{_ARGUMENTS}.{key}: leave it out: {_GIVEN[key]} gives it")
+        raise UserError(f"{_ARGUMENTS}.{key}", f"leave it out: {_GIVEN[key]} gives it")
     for key in _GIVEN.keys() & getattr(make, "keywords", {}).keys():  # of a partial
-        raise UserError(f"{OPTIMIZER}: {key}: leave it out: {_GIVEN[key]} gives it")
+        raise UserError(OPTIMIZER, key, f"leave it out: {_GIVEN[key]} gives it")
     check_arguments(make, _ARGUMENTS, arguments)
     takes = inspect.signature(make).parameters.values()
     if any(each.name == "weight_decay" or each.kind is each.VAR_KEYWORD for each in takes):
         arguments = arguments | {"weight_decay": decay}
     elif decay:
-        raise UserError(f"train_args.weight_decay: {decay}: {printable(name)} takes none")
+        raise UserError("train_args.weight_decay", f"{decay}: {printable(name)} takes none")
     make = partial(make, **arguments)
     where = f"{OPTIMIZER}: {printable(name)}"
     try:

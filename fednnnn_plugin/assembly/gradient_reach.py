@@ -84,10 +84,12 @@ class Reach:
                 foreign = id(leaf) not in own
                 if foreign and (isinstance(leaf, nn.Parameter) or id(leaf) in lasting):
                     raise UserError(
-                        f"{source}: gradients reach a {type(leaf).__name__} of {list(leaf.shape)} "
-                        "that is none of the model's parameters, so that no client trains it: make "
-                        "it in the model's __init__ and register it there (as an nn.Parameter, a "
-                        "layer of a list in nn.ModuleList), or freeze it with requires_grad_(False)"
+                        source,
+                        f"gradients reach a {type(leaf).__name__} of {list(leaf.shape)} that is "
+                        "none of the model's parameters, so that no client trains it",
+                        "make it in the model's __init__ and register it there (as an "
+                        "nn.Parameter, a layer of a list in nn.ModuleList), or freeze it with "
+                        "requires_grad_(False)",
                     )
         reached = {own.get(id(leaf)) for leaf in _leaves(loss)}
         for name, version in _versions(self._given).items():
@@ -96,7 +98,7 @@ class Reach:
         trained = [n for n in _names(self._copied).values() if self._forms[n].requires_grad]
         left = [name for name in trained if name not in reached]
         if len(left) == len(trained):
-            raise UserError(f"{self._where}: its loss has no gradient for any of its parameters")
+            raise UserError(self._where, "its loss has no gradient for any of its parameters")
         if not left:
             return []
         return [
@@ -113,9 +115,10 @@ class Reach:
     @staticmethod
     def _of_original(source: str, what: str) -> UserError:
         return UserError(
-            f"{source}: {what} of the model that was given, not of the copy that a client trains: "
-            "a lambda, a hook or a loss holds the model itself: use a method or a module of the "
-            "model instead"
+            source,
+            f"{what} of the model that was given, not of the copy that a client trains: a lambda, "
+            "a hook or a loss holds the model itself",
+            "use a method or a module of the model instead",
         )
 
 
@@ -134,30 +137,35 @@ def check_forms(where: str, before: Mapping[str, Form], after: Mapping[str, Form
     """Refuse parameters and buffers that a pass made, removed or gave another form."""
     if made := [name for name in after if name not in before]:
         raise UserError(
-            f"{where}: {_few(made)}: made in the first forward pass, so that no client would train "
-            "it: pass a batch through the model before the run, or make it in __init__ (a buffer "
-            "that is a cache: with persistent=False)"
+            where,
+            f"{_few(made)}: made in the first forward pass, so that no client would train it",
+            "pass a batch through the model before the run, or make it in __init__ (a buffer "
+            "that is a cache: with persistent=False)",
         )
     if lost := [name for name in before if name not in after]:
-        raise UserError(f"{where}: {_few(lost)}: removed in a forward pass: must stay")
+        raise UserError(where, f"{_few(lost)}: removed in a forward pass", "must stay")
     for name, form in before.items():
         now, what = after[name], f"{where}: {printable(name)}"
         if now.requires_grad != form.requires_grad:
             raise UserError(
-                f"{what}: requires_grad is {form.requires_grad} before a forward pass, "
-                f"{now.requires_grad} after it: pass a batch through the model before the run, or "
-                "set it in __init__"
+                what,
+                f"requires_grad is {form.requires_grad} before a forward pass, {now.requires_grad}"
+                " after it",
+                "pass a batch through the model before the run, or set it in __init__",
             )
         if (now.shape, now.dtype) != (form.shape, form.dtype):
             raise UserError(
-                f"{what}: {form.dtype} of {list(form.shape)} before a forward pass, {now.dtype} "
-                f"of {list(now.shape)} after it: pass a batch through the model before the run; a "
-                "buffer that is to change is registered with persistent=False"
+                what,
+                f"{form.dtype} of {list(form.shape)} before a forward pass, {now.dtype} of "
+                f"{list(now.shape)} after it",
+                "pass a batch through the model before the run; a buffer that is to change is "
+                "registered with persistent=False",
             )
         if now.identity != form.identity:
             raise UserError(
-                f"{what}: replaced by another parameter in a forward pass, which no client would "
-                "train: change its values in place, or pass a batch through the model before"
+                what,
+                "replaced by another parameter in a forward pass, which no client would train: "
+                "change its values in place, or pass a batch through the model before",
             )
 
 

@@ -116,11 +116,13 @@ def load_model(
     files = RunFolder(Path(folder).expanduser())
     for path in (files.recipe, files.model):
         if not path.is_file():
-            raise UserError(f"folder: {printable(path)}: missing: must be in the folder of a run")
+            raise UserError(
+                "folder", f"{printable(path)}: missing", "must be in the folder of a run"
+            )
     recipe = load_recipe(files.recipe, foreign=True, allow_code=allow_code, without_method=True)
     name, where = recipe.model_args.model, f"{printable(files.recipe)}: {MODEL}"
     if names_object(name) and model is None:
-        raise UserError(f"{where}: {name}: was an object: give it again, model=")
+        raise UserError(where, f"{name}: was an object", "give it again, model=")
     if model is not None and not names_object(name):
         recipe = _with_model(recipe, model)
     elif names_code(name) and not allow_code:
@@ -129,11 +131,11 @@ def load_model(
         state, metadata = read_tensors(files.model)
         of_data = _OfData.model_validate_json(metadata.get(_KEY, ""))
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{printable(files.model)}: damaged: {reason(error)}") from None
+        raise UserError(printable(files.model), f"damaged: {reason(error)}") from None
     except ValidationError:
         raise UserError(
-            f"{printable(files.model)}: does not name the number of classes: not saved by a run of "
-            "this version"
+            printable(files.model),
+            "does not name the number of classes: not saved by a run of this version",
         ) from None
     form = form_in(recipe.model_args.model, state)
     classes, allow = of_data.num_classes, allow_code
@@ -144,10 +146,10 @@ def load_model(
     try:
         missing, unexpected = made.load_state_dict(state, strict=False)
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"{whose}: {printable(reason(error))}") from None
+        raise UserError(whose, printable(reason(error))) from None
     # An extra state is no tensor of a parameter or buffer: it is the model's own.
     if others := sorted({*unexpected, *(named_tensors(made).keys() & missing)}):
-        raise UserError(f"{whose}: not both have {printable(', '.join(others))}")
+        raise UserError(whose, f"not both have {printable(', '.join(others))}")
     if recipe.model_args.model != name and not names_object(name):
         _log.warning(
             "model: %s: the run in %s has %s for %s; names and shapes of its tensors fit",

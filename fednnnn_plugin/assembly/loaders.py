@@ -52,8 +52,9 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerp
         empty = isinstance(given, tuple | list | Mapping)
         what = "none" if empty else f"a {printable(type(given).__name__)}"
         raise UserError(
-            f"{where}: clients: {what}; must be a list with each client's part; a recipe divides "
-            "arrays only"
+            where,
+            f"clients: {what}",
+            "must be a list with each client's part; a recipe divides arrays only",
         )
     check_clients(len(clients), recipe.train_args.client_num_in_total)
     size, loss = recipe.train_args.batch_size, loss_name(recipe)
@@ -100,8 +101,10 @@ def _held_out(
     for client, part in enumerate(clients):
         if isinstance(part, DataLoader):
             raise UserError(
-                f"data_args.validation_fraction: {fraction}: must be 0, as nothing can be held out "
-                f"of a DataLoader: client {client}: give its Dataset"
+                "data_args.validation_fraction",
+                fraction,
+                f"must be 0, as nothing can be held out of a DataLoader: client {client}: give "
+                "its Dataset",
             )
         of: Any = _loader(part, 1, f"{where}: client {client}", loss, of_client=True).loader.dataset
         order = torch_generator(seed, "validation", client=client)
@@ -111,7 +114,7 @@ def _held_out(
         held.append(Subset(of, sorted(drawn[:count].tolist())) if count else None)
     if not any(held):
         raise UserError(
-            f"data_args.validation_fraction: {fraction}: of no client's samples one is held out"
+            "data_args.validation_fraction", f"{fraction}: of no client's samples one is held out"
         )
     return kept, held
 
@@ -124,20 +127,23 @@ def _loader(part: object, batch_size: int, where: str, loss: str, *, of_client: 
         inputs, labels = checked_part(pair, where, loss=loss)
         if inputs.dtype == torch.uint8:
             raise UserError(
-                f"{where}: inputs: uint8: must be floating or int64 beside Datasets and "
-                "DataLoaders, as only arrays alone are normalised"
+                where,
+                "inputs: uint8",
+                "must be floating or int64 beside Datasets and DataLoaders, as only arrays alone "
+                "are normalised",
             )
         part = TensorDataset(inputs, labels)
     is_set = isinstance(part, Dataset) or is_table(part)
     has_length = is_set and hasattr(part, "__len__")
     count = call_code(len, where, part) if has_length else 0
     if part is None or (has_length and not count):
-        raise UserError(f"{where}: {NO_SAMPLE if of_client else 'has no sample'}")
+        raise UserError(where, NO_SAMPLE if of_client else "has no sample")
     if not has_length or isinstance(part, IterableDataset):
         kind = printable(type(part).__name__)
         raise UserError(
-            f"{where}: a {kind}; must be (inputs, labels), a DataLoader, or a Dataset that has a "
-            "length"
+            where,
+            f"a {kind}",
+            "must be (inputs, labels), a DataLoader, or a Dataset that has a length",
         )
     size: Any = count if batch_size == -1 else batch_size
     of: Any = part
@@ -161,7 +167,7 @@ def _told(
             tokens.add(name.rpartition(": ")[2], inputs)
             yield from ((name, inputs), (name, own))
         if inputs is None or not labels[name]:
-            raise UserError(f"{name}: {_why_empty(loader.loader)}")
+            raise UserError(name, _why_empty(loader.loader))
         check_classes(torch.cat(labels[name]), inputs, f"{name}: labels", loss)
 
 
@@ -169,8 +175,9 @@ def _checked_batch(batch: Any, where: str, loss: str) -> tuple[Tensor, Tensor]:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         many = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
         raise UserError(
-            f"{where}: its batches are each a {printable(type(batch).__name__)}{many}: must be "
-            "(inputs, labels), two tensors: return these alone"
+            where,
+            f"its batches are each a {printable(type(batch).__name__)}{many}",
+            "must be (inputs, labels), two tensors: return these alone",
         )
     inputs, labels = batch
     if not isinstance(inputs, Tensor):
@@ -178,19 +185,21 @@ def _checked_batch(batch: Any, where: str, loss: str) -> tuple[Tensor, Tensor]:
         many = f" of {len(inputs)}" if several else ""
         hint = ": stack or join them, and take them apart in the model's forward" if several else ""
         raise UserError(
-            f"{where}: the inputs of a batch are a {printable(type(inputs).__name__)}{many}: must "
-            f"be one tensor{hint}"
+            where,
+            f"the inputs of a batch are a {printable(type(inputs).__name__)}{many}",
+            f"must be one tensor{hint}",
         )
     if inputs.dtype == torch.uint8:
         raise UserError(
-            f"{where}: inputs: {kind_of(inputs)}: must be floating or int64, as only arrays are "
-            "normalised: return x.float() / 255"
+            where,
+            f"inputs: {kind_of(inputs)}",
+            "must be floating or int64, as only arrays are normalised: return x.float() / 255",
         )
     if not isinstance(labels, Tensor) and not _are_text(labels):
         kind = printable(type(labels).__name__)
-        raise UserError(f"{where}: the labels of a batch are a {kind}: must be a tensor")
+        raise UserError(where, f"the labels of a batch are a {kind}", "must be a tensor")
     if len(labels) != len(inputs):
-        raise UserError(f"{where}: {len(labels)} labels, for {len(inputs)} inputs")
+        raise UserError(where, f"{len(labels)} labels, for {len(inputs)} inputs")
     if not len(labels):
         return inputs, labels
     return inputs, checked_labels(labels, f"{where}: labels", loss)

@@ -21,11 +21,11 @@ _SAME = 1e-3  # of the largest logit: another order of additions makes less
 
 def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
     """Return a copy of a model to train in ``dtype``, or say why it cannot be, and averaged."""
-    where = f"model_args.model: {name}:"
+    where = f"model_args.model: {name}"
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-        raise UserError(f"{where} is TorchScript: give the module that it was made of")
+        raise UserError(where, "is TorchScript", "give the module that it was made of")
     if any(hasattr(module, "_orig_mod") for module in model.modules()):
-        raise UserError(f"{where} is made by torch.compile: give the module that it was made of")
+        raise UserError(where, "is made by torch.compile", "give the module that it was made of")
     return averaged_copy(model, where, dtype)
 
 
@@ -33,46 +33,50 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
     """Return a copy of a model, or say why an average of its like in ``dtype`` is none."""
     if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         raise UserError(
-            f"{where} has layers without a size yet: pass a batch of inputs through it before the "
-            "run, or give them their sizes"
+            where,
+            "has layers without a size yet",
+            "pass a batch of inputs through it before the run, or give them their sizes",
         )
     trained = [key for key, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
         raise UserError(
-            f"{where} has no parameter that requires a gradient: where forward() makes its layers, "
-            "pass a batch through it before the run, or make them in __init__"
+            where,
+            "has no parameter that requires a gradient: where forward() makes its layers, pass a "
+            "batch through it before the run, or make them in __init__",
         )
     if hidden := set(trained) - model.state_dict().keys():
         raise UserError(
-            f"{where} {min(hidden)} requires a gradient, and its state_dict() does not have it: it "
-            "must have all that is trained, under the names of named_parameters()"
+            where,
+            f"{min(hidden)}: requires a gradient, and its state_dict() does not have it: it must "
+            "have all that is trained, under the names of named_parameters()",
         )
     for key, buffer in model.named_buffers():
         if buffer.is_complex():  # model.to() would keep the real parts alone
-            raise UserError(
-                f"{where} {key} is {buffer.dtype}: keep it as torch.view_as_real has it"
-            )
+            raise UserError(where, f"{key}: {buffer.dtype}", "keep it as torch.view_as_real has it")
     for key, tensor in named_tensors(model).items():
-        check_dense(tensor, f"{where} {key}:")
+        check_dense(tensor, f"{where}: {key}")
         if any(
             size > 1 and not stride
             for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
         ):
-            raise UserError(f"{where} {key} is expanded: its values share memory: give its clone()")
+            raise UserError(
+                where, f"{key}: is expanded, so that its values share memory", "give its clone()"
+            )
         if tensor.dtype not in AVERAGED:
-            raise UserError(f"{where} {key} is {tensor.dtype}: must be {OF_AVERAGED}")
+            raise UserError(where, f"{key}: {tensor.dtype}", f"must be {OF_AVERAGED}")
         if tensor.is_floating_point() and not tensor.to(dtype).isfinite().all():
             raise UserError(
-                f"{where} {key} is not finite in {dtype}: no average is either; a buffer may be "
-                "registered with persistent=False"
+                where,
+                f"{key}: not finite in {dtype}: no average is either; a buffer may be registered "
+                "with persistent=False",
             )
     try:
-        with user_code(f"{where} cannot be copied"):
+        with user_code(f"{where}: cannot be copied"):
             # A state may follow the mode, as weights merged for a test: w_0 is of training.
             return copy.deepcopy(model).train()
     except UserError as error:
         if why := _why_not_copied(model):
-            raise UserError(f"{where} cannot be copied: {why}") from error
+            raise UserError(where, f"cannot be copied: {why}") from error
         raise
 
 

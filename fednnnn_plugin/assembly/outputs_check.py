@@ -44,8 +44,9 @@ def _of_columns(
     )
     if scorers:
         raise UserError(
-            f"validation_args.metrics: {printable(scorers[0])}: {gives}: must be MODULE:FUNCTION, "
-            "or outputs with a column for each class"
+            "validation_args.metrics",
+            f"{printable(scorers[0])}: {gives}",
+            "must be MODULE:FUNCTION, or outputs with a column for each class",
         )
     yield f"train_args.loss: {printable(loss.name)}: {gives}: no accuracy is recorded"
 

@@ -58,8 +58,9 @@ def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rat
     for number, each in enumerate(rates, start=1):
         if not _LEAST <= each <= _MOST:
             raise UserError(
-                f"{where}: round {number}: a learning rate of {each:g}: must be a number of "
-                "1.2e-38 to 3.4e38"
+                where,
+                f"round {number}: a learning rate of {each:g}",
+                "must be a number of 1.2e-38 to 3.4e38",
             )
     return lambda number: rates[number - 1]
 
@@ -73,5 +74,5 @@ def _number(value: Any, where: str) -> float:
     """Return a factor as a number."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(f"{where}: {shown(value)}: must be a number, the factor of learning_rate")
+        raise UserError(where, shown(value), "must be a number, the factor of learning_rate")
     return float(value)

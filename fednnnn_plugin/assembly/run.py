@@ -234,7 +234,7 @@ def run(
         fp.read_runs(run.folder).plot(x="round", y="test_acc")
     """
     if not isinstance(resume, bool) and resume != "auto":
-        raise UserError(f'resume: {shown(resume)}: must be True, False or "auto"')
+        raise UserError("resume", shown(resume), 'must be True, False or "auto"')
     names, objects = names_and_objects(
         {
             "model": model,
@@ -364,8 +364,9 @@ def as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:
         return [f"{key}={as_json(value)}" for key, value in overrides.items()]
     if not isinstance(overrides, Sequence):
         raise UserError(
-            f"overrides: {shown(overrides)}: must be a mapping of section.key to values, or a list "
-            "of section.key=value"
+            "overrides",
+            shown(overrides),
+            "must be a mapping of section.key to values, or a list of section.key=value",
         )
     return [overrides] if isinstance(overrides, str) else list(overrides)
 

@@ -57,8 +57,9 @@ class RunWriter:
         checkpoint = self._checkpoints.load(recorded, vectors.check if vectors else None)
         if checkpoint is None and self._folder.summary.exists():
             raise UserError(
-                f"{RESUME}: {path}: no whole checkpoint of the {recorded} rounds that are done: "
-                f"begin anew with {OVERWRITE}"
+                RESUME,
+                f"{path}: no whole checkpoint of the {recorded} rounds that are done",
+                f"begin anew with {OVERWRITE}",
             )
         if checkpoint is None:
             _log.warning("%s: no checkpoint: starting from round 1", self._folder.path)
@@ -67,15 +68,18 @@ class RunWriter:
         rounds = federation.schedule.rounds
         if checkpoint.round >= rounds and recorded > rounds:
             raise UserError(
-                f"{RESUME}: train_args.comm_round: {rounds}: the run in {self._folder.path} is at "
-                f"round {recorded} already"
+                RESUME,
+                f"train_args.comm_round: {rounds}: the run in {self._folder.path} is at round "
+                f"{recorded} already",
             )
         device = self.train_state.server.served.vector.device
         method = MethodState.taken_from(checkpoint.server)
         state = federation.server.restore(checkpoint.server, device)
         if state is None:
             raise UserError(
-                f"{RESUME}: {path}: its checkpoint is of another model; begin anew with {OVERWRITE}"
+                RESUME,
+                f"{path}: its checkpoint is of another model",
+                f"begin anew with {OVERWRITE}",
             )
         self._saved = checkpoint.round
         sums = self._metrics.until(self._saved)

@@ -63,7 +63,7 @@ def check_model(
         if tried.problem and trains_on == 1 and not trial.passed(2, training=True).problem:
             raise _of_single(tried, name, data, batch_size)
     if tried.problem:
-        raise UserError(f"{where}: {tried.problem}") from tried.cause
+        raise UserError(where, tried.problem) from tried.cause
     # A loss of pairs may find none among two samples.
     count = trains_on if reach.reaches(tried.loss) else len(inputs)
     passes = [trial.passed(count, training=True) for _ in range(2)]
@@ -103,9 +103,10 @@ def _of_single(
     """Return the error of a model that cannot train on a batch of one sample."""
     client, key = next(_single_batches(data, batch_size), (0, "train_args.batch_size"))
     error = UserError(
-        f"{key}: leaves client {client}, which has {data.client_size(client)} samples, a batch of "
-        f"one sample, on which {name} cannot train ({tried.problem}): choose another batch_size, a "
-        "DataLoader with drop_last=True, or larger inputs"
+        key,
+        f"leaves client {client}, which has {data.client_size(client)} samples, a batch of one "
+        f"sample, on which {name} cannot train ({tried.problem})",
+        "choose another batch_size, a DataLoader with drop_last=True, or larger inputs",
     )
     error.__cause__ = tried.cause
     return error
@@ -227,4 +228,4 @@ class _Trial:
             return value
         kind = f"{value.dtype} of {list(value.shape)}" if isinstance(value, Tensor) else type(value)
         must = "must give a floating scalar, the mean of a batch"
-        raise UserError(f"train_args.loss: {loss.name}: gives {kind}: {must}")
+        raise UserError("train_args.loss", f"{loss.name}: gives {kind}", must)

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError, printable, shown
+from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError, UserErrors, printable, shown
 from fednnnn_plugin.files import open_regular, write_atomically
 from fednnnn_plugin.fingerprint import NOT_COVERED, Fingerprint, code_digests, tensors_digest
 from fednnnn_plugin.processes.devices import device_facts
@@ -42,7 +42,7 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
     train = sections.get("train_args")
     stored_names = {key: train.get(key) if isinstance(train, dict) else None for key in own}
     if left := sorted(named_objects(sections) - named_objects(recipe.model_dump())):
-        raise UserError(f"{RESUME}: {folder.recipe}: {', '.join(left)}: {ONLY_GIVEN}")
+        raise UserError(RESUME, f"{folder.recipe}: {', '.join(left)}: {ONLY_GIVEN}")
     changed: dict[str, tuple[object, object]] = {
         f"train_args.{key}": (name, own[key])
         for key, name in stored_names.items()
@@ -56,13 +56,14 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
         for key in ("train_args.comm_round", STOP, "tracking_args.label", *PLACEMENT):
             changed.pop(key, None)
     if changed:
-        raise UserError(
-            "\n".join(
-                f"{RESUME}: {key}: {_told(given)}: the run in {folder.path} has {_told(before)}; "
-                f"only train_args.comm_round, {STOP}, and what places ranks on GPUs and cores, may "
-                "differ"
-                for key, (before, given) in changed.items()
+        only = f"only train_args.comm_round, {STOP}, and what places ranks on GPUs and cores"
+        raise UserErrors(
+            UserError(
+                RESUME,
+                f"{key}: {_told(given)}",
+                f"the run in {folder.path} has {_told(before)}; {only}, may differ",
             )
+            for key, (before, given) in changed.items()
         )
 
 
@@ -132,14 +133,15 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerpr
         return
     stored = _stored(folder)
     if stored is None:
-        raise UserError(f"{RESUME}: {folder.fingerprint}: damaged: begin anew with {OVERWRITE}")
+        raise UserError(RESUME, f"{folder.fingerprint}: damaged", f"begin anew with {OVERWRITE}")
     before, device = stored.pop(_VERSIONS, {}), stored.pop(_DEVICE, {})
     now = begun[_DEVICE]
     if device.get("kind", now["kind"]) != now["kind"]:
         raise UserError(
-            f"{RESUME}: device_args: the run in {folder.path} was begun on "
-            f"{printable(device['kind'])}, and this is {now['name']}, which computes other bits: "
-            f"resume it there, or begin anew with {OVERWRITE}"
+            RESUME,
+            f"device_args: the run in {folder.path} was begun on {printable(device['kind'])}, and "
+            f"this is {now['name']}, which computes other bits: resume it there, or begin anew "
+            f"with {OVERWRITE}",
         )
     same_python = _minor(before) == _minor(begun[_VERSIONS])
     if changed := [
@@ -158,8 +160,9 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerpr
             _log.warning("%s: %s: not compared, as no digest tells it: %s", RESUME, whose, unknown)
     if differing := _changed(stored, fingerprint, code=same_python):
         raise UserError(
-            f"{RESUME}: {', '.join(differing)}: not what the run in {folder.path} is of: give what "
-            f"it was begun with, begin anew with {OVERWRITE}, or choose another folder"
+            RESUME,
+            f"{', '.join(differing)}: not what the run in {folder.path} is of",
+            f"give what it was begun with, begin anew with {OVERWRITE}, or choose another folder",
         )
 
 

@@ -51,8 +51,8 @@ def check_tokens(model: nn.Module, where: str, tokens: Tokens) -> None:
             # A model may bring them into its range itself.
             if wrong and name in _embeddings(model, tokens.sample, wrong[:1]):
                 raise UserError(
-                    f"{where}: {whose}: token {wrong[0]}: {name} of the model has rows for 0 to "
-                    f"{rows - 1}"
+                    where,
+                    f"{whose}: token {wrong[0]}: {name} of the model has rows for 0 to {rows - 1}",
                 )
 
 

@@ -97,11 +97,11 @@ def partition_command(
         ("--csv", csv, (".csv",)),
     ):
         if path and path.suffix.lower() not in allowed:
-            raise UserError(f"{option}: {path} must end in {', '.join(allowed)}")
+            raise UserError(option, f"{path} must end in {', '.join(allowed)}")
         if path and path.is_dir():
-            raise UserError(f"{option}: {path}: is a folder; must be a file")
+            raise UserError(option, f"{path}: is a folder", "must be a file")
         if path and path.exists() and not overwrite:
-            raise UserError(f"{option}: {path}: it is there already; replace it with --overwrite")
+            raise UserError(option, f"{path}: it is there already", "replace it with --overwrite")
     from fednnnn_plugin.data.federated import load_federated
     from fednnnn_plugin.data.partition import partition_name
     from fednnnn_plugin.data.titles import dataset_title

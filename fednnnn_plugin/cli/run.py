@@ -86,7 +86,7 @@ def check_command(recipe: str, **options: Any) -> None:
         if given := [name for name, value in options.items() if value]:
             words = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             words = words.replace("--overrides", "--set")
-            raise UserError(f"{words}: a FedML server's YAML is checked without options")
+            raise UserError(words, "a FedML server's YAML is checked without options")
         _check_server(Path(recipe).expanduser())
         return
     from fednnnn_plugin.assembly.run import start_recipe

@@ -48,7 +48,7 @@ def _device(text: str) -> list[str]:
         return ["device_args.using_gpu=false"]
     match = re.fullmatch(r"gpu(?::(\d+))?", text)
     if not match:
-        raise UserError(f"--device: {printable(text)}: must be cpu, gpu or gpu:N")
+        raise UserError("--device", printable(text), "must be cpu, gpu or gpu:N")
     return ["device_args.using_gpu=true", f"device_args.gpu_id={match[1] or 0}"]
 
 
@@ -56,7 +56,7 @@ def _clients(text: str) -> list[str]:
     match = re.fullmatch(r"(?:(\d+)/)?(\d+)", text)
     if not match:
         raise UserError(
-            f"--clients: {printable(text)}: must be K, or M/K for M of K clients a round"
+            "--clients", printable(text), "must be K, or M/K for M of K clients a round"
         )
     a_round, total = match[1] or match[2], match[2]
     return [f"train_args.client_num_in_total={total}", f"train_args.client_num_per_round={a_round}"]
@@ -75,7 +75,7 @@ def _method(recipe: str, name: str) -> list[str]:
     if rule is None:
         names = [each.removeprefix("Paper") for each in RULES]
         allowed = f"must be one of {', '.join(names)}, or MODULE:CLASS"
-        raise UserError(f"--method: {printable(name)}: {allowed}{did_you_mean(name, names)}")
+        raise UserError("--method", printable(name), f"{allowed}{did_you_mean(name, names)}")
     train = read_mapping(find_recipe(recipe), "sections such as train_args").get("train_args")
     train = train if isinstance(train, dict) else {}
     stays = METHODS.get(str(train.get("client_method")))

@@ -65,8 +65,10 @@ class Replica:
         if other := before ^ {(name, id(each)) for name, each in named if each.requires_grad}:
             name, _ = min(other)
             raise UserError(
-                f"model_args.model: {printable(name)}: was made or replaced in training, or began "
-                "or ceased to require a gradient: must stay the same from the first step on"
+                "model_args.model",
+                f"{printable(name)}: was made or replaced in training, or began or ceased to "
+                "require a gradient",
+                "must stay the same from the first step on",
             )
 
     @torch.no_grad()

@@ -24,7 +24,7 @@ def as_tensor(value: object, where: str) -> Tensor:
     if not is_array(value):
         kind = printable(type(value).__name__)
         what = "an" if kind[0] in "aeiou" else "a"
-        raise UserError(f"{where}: {what} {kind}; must be a tensor or a NumPy array")
+        raise UserError(where, f"{what} {kind}", "must be a tensor or a NumPy array")
     try:
         if isinstance(value, Tensor):
             if value.is_nested or value.is_quantized:
@@ -37,20 +37,20 @@ def as_tensor(value: object, where: str) -> Tensor:
             raise TypeError(f"{array.dtype}: must be numbers")
         return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-        raise UserError(f"{where}: cannot be used: {reason(error)}") from error
+        raise UserError(where, f"cannot be used: {reason(error)}") from error
 
 
 def checked_inputs(value: object, where: str) -> Tensor:
     """Check inputs: floating and finite, returned as float32; int64; or uint8 images."""
     tensor = as_tensor(value, where)
     if not tensor.ndim or not tensor.numel():
-        raise UserError(f"{where}: {kind_of(tensor)}; must be [n, ...], not empty")
+        raise UserError(where, kind_of(tensor), "must be [n, ...], not empty")
     if tensor.is_floating_point():
         return check_finite(tensor, where)
     if tensor.dtype == torch.uint8 and tensor.ndim == 4:
         _check_channels(tensor, where)
     elif tensor.dtype != torch.int64:
-        raise UserError(f"{where}: {kind_of(tensor)}; must be {_allowed(tensor)}")
+        raise UserError(where, kind_of(tensor), f"must be {_allowed(tensor)}")
     return tensor
 
 
@@ -58,7 +58,7 @@ def check_finite(tensor: Tensor, where: str) -> Tensor:
     """Return numbers as float32."""
     tensor = tensor.float()
     if not tensor.isfinite().all():
-        raise UserError(f"{where}: has NaN or infinite values (in float32)")
+        raise UserError(where, "has NaN or infinite values (in float32)")
     return tensor
 
 
@@ -80,8 +80,9 @@ def has_channels_last(shape: Sequence[int]) -> bool:
 def _check_channels(images: Tensor, where: str) -> None:
     if has_channels_last(images.shape):
         raise UserError(
-            f"{where}: {kind_of(images)}: looks like [n, H, W, C]; images must be [n, C, H, W]: "
-            "give x.transpose(0, 3, 1, 2), or x.permute(0, 3, 1, 2) of a tensor"
+            where,
+            f"{kind_of(images)}: looks like [n, H, W, C]; images must be [n, C, H, W]",
+            "give x.transpose(0, 3, 1, 2), or x.permute(0, 3, 1, 2) of a tensor",
         )
 
 

@@ -27,7 +27,7 @@ def files_digest(marks: str, files: Iterable[Path]) -> str:
     for file in files:
         status = file.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{printable(file)}: not a regular file")
+            raise UserError(printable(file), "not a regular file")
         digest.update(os.fsencode(f"\n{file}\0{status.st_size}\0{status.st_mtime_ns}"))
     return digest.hexdigest()
 

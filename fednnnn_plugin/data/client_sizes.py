@@ -26,9 +26,10 @@ def check_least(num_samples: int, num_clients: int, min_samples: int) -> None:
     """Refuse more samples for every client than there are."""
     if num_clients * min_samples > num_samples:
         raise UserError(
-            f"min_samples: {min_samples}: {num_clients} clients would need "
-            f"{num_clients * min_samples} samples, and there are {num_samples}; "
-            f"at most {num_samples // num_clients} is possible with num_clients={num_clients}"
+            "min_samples",
+            f"{min_samples}: {num_clients} clients would need {num_clients * min_samples} "
+            f"samples, and there are {num_samples}",
+            f"at most {num_samples // num_clients} is possible with so many clients",
         )
 
 

@@ -92,8 +92,9 @@ def class_by_class_shares(
         if shares is not None and shares.sum(axis=1).min() >= min_samples:
             return shares
     raise UserError(
-        f"min_samples: {min_samples}: in {_DRAWS} draws some client always had fewer: must be "
-        f"less, or alpha greater than {alpha:g}, or num_clients less than {num_clients}"
+        "min_samples",
+        f"{min_samples}: in {_DRAWS} draws some client always had fewer",
+        f"must be less, or alpha above {alpha:g}, or the number of clients below {num_clients}",
     )
 
 

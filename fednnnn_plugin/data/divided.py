@@ -55,6 +55,6 @@ def _with_test_part(
             what = f"class {printable(class_names[gone[0]])}"
     if what:
         raise UserError(
-            f"data_args.test_fraction: {fraction}: leaves {what} without a sample, of {total}"
+            "data_args.test_fraction", f"{fraction}: leaves {what} without a sample, of {total}"
         )
     return pixels

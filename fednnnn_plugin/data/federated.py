@@ -1,6 +1,5 @@
 """A data set divided between clients, staged once: clients are lists of positions."""
 
-import re
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -30,7 +29,6 @@ _KEYS = {
     "alpha": "data_args.partition_alpha",
     "min_samples": "data_args.min_samples",
 }
-_ARGUMENTS = re.compile(rf"\b({'|'.join(_KEYS)})\b")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +88,9 @@ class FederatedData:
         labels = self.train_labels
         if not are_classes(labels):
             raise UserError(
-                f"data_args.dataset: its labels are {labels.dtype} of {list(labels.shape)}: there "
-                "are no classes to count"
+                "data_args.dataset",
+                f"its labels are {labels.dtype} of {list(labels.shape)}: there are no classes to "
+                "count",
             )
         parts = [part.numpy() for part in self.client_indices]
         return client_counts(labels.numpy(), parts, self.class_names)
@@ -108,8 +107,9 @@ def load_federated(spec: DataSpec, brought: UserData | None = None) -> Federated
         check_clients(len(dataset.split.train), spec.num_clients)
     elif spec.partition_method == NATURAL:
         raise UserError(
-            f"{_KEYS['method']}: {NATURAL}: the data do not say whose each sample is: choose "
-            "another method, or give each sample's owner"
+            _KEYS["method"],
+            f"{NATURAL}: the data do not say whose each sample is",
+            "choose another method, or give each sample's owner",
         )
     if spec.validation_fraction:
         dataset = hold_out(dataset, spec.validation_fraction, spec.seed)
@@ -139,9 +139,9 @@ def _dealt(labels: Tensor, spec: DataSpec) -> tuple[Tensor, ...]:
     elif not are_classes(labels):
         if spec.partition_method != "iid":
             raise UserError(
-                f"{_KEYS['method']}: {spec.partition_method}: the labels are {labels.dtype} of "
-                f"{list(labels.shape)}: must be iid where samples have no class, or give the data "
-                "with their split"
+                _KEYS["method"],
+                f"{spec.partition_method}: the labels are {labels.dtype} of {list(labels.shape)}",
+                "must be iid where samples have no class, or give the data with their split",
             )
         labels = labels.new_zeros(len(labels), dtype=torch.int64)
     try:
@@ -157,7 +157,7 @@ def _dealt(labels: Tensor, spec: DataSpec) -> tuple[Tensor, ...]:
             seed=spec.seed,
         )
     except UserError as error:
-        raise UserError(_ARGUMENTS.sub(lambda name: _KEYS[name[0]], str(error))) from error
+        raise error.at(_KEYS.get(error.where, error.where)) from error
     return tuple(map(torch.from_numpy, client_indices))
 
 

@@ -72,8 +72,9 @@ def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
     held = int(drawn.sum())
     if not 0 < held < total:
         raise UserError(
-            f"data_args.validation_fraction: {fraction}: leaves {total - held} of {total} training "
-            f"samples to train on and {held} to validate on; both need at least one"
+            "data_args.validation_fraction",
+            f"{fraction}: leaves {total - held} of {total} training samples to train on and {held}"
+            " to validate on; both need at least one",
         )
     split = Split(_those(~drawn, clients), _those(drawn, clients))
     return replace(dataset, pixels=_parted(pixels, drawn), split=split)

@@ -23,8 +23,9 @@ def read_tables(spec: DataSpec, arguments: Mapping[str, str], where: str) -> tup
     library = _library("datasets", where)
     if int(library.__version__.partition(".")[0]) < _OLDEST:
         raise UserError(
-            f"{where}: datasets {library.__version__} may run a data set's own code: must be "
-            f"{_OLDEST} or later"
+            where,
+            f"datasets {library.__version__} may run a data set's own code",
+            f"must be {_OLDEST} or later",
         )
     place = _place(spec, arguments.get("revision"), where)
     cache = str(spec.data_cache_dir / "huggingface")
@@ -49,7 +50,7 @@ def _place(spec: DataSpec, revision: str | None, where: str) -> Path:
     if path.is_dir() or path.is_file():
         return path
     if name.startswith((".", "~", os.sep)) or name.endswith(".parquet"):
-        raise UserError(f"{where}: no such file or folder")
+        raise UserError(where, "no such file or folder")
     hub = _library("huggingface_hub", where)
     try:
         snapshot: str = hub.snapshot_download(
@@ -67,7 +68,7 @@ def _place(spec: DataSpec, revision: str | None, where: str) -> Path:
                 f"not in data_args.data_cache_dir, {printable(spec.data_cache_dir)}: set download: "
                 "true, or name a folder or a parquet file on disk"
             )
-        raise UserError(f"{where}: {why}") from error
+        raise UserError(where, why) from error
     return Path(snapshot)
 
 
@@ -76,8 +77,9 @@ def _library(name: str, where: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise UserError(
-            f"{where}: needs the library {name}: pip install 'fednnnn-plugin[huggingface]' "
-            f"({printable(reason(error))})"
+            where,
+            f"needs the library {name}",
+            f"pip install 'fednnnn-plugin[huggingface]' ({printable(reason(error))})",
         ) from error
 
 
@@ -87,7 +89,7 @@ def _one_line(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise UserError(f"{where}: cannot be read: {printable(reason(error))}") from error
+        raise UserError(where, f"cannot be read: {printable(reason(error))}") from error
 
 
 @contextmanager

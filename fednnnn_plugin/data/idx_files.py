@@ -45,12 +45,14 @@ def _part(
     labels = _read(raw / labels_name, 1, max_bytes).long()
     if images.shape[1:] != (28, 28) or not len(images) or len(labels) != len(images):
         raise UserError(
-            f"{printable(raw / images_name)}: {len(images)} images of {list(images.shape[1:])} and "
-            f"{len(labels)} labels in {labels_name}; must be as many, of [28, 28]"
+            printable(raw / images_name),
+            f"{len(images)} images of {list(images.shape[1:])} and {len(labels)} labels in "
+            f"{labels_name}",
+            "must be as many, of [28, 28]",
         )
     if labels.max() >= classes:
         raise UserError(
-            f"{printable(raw / labels_name)}: label {int(labels.max())} is not 0 to {classes - 1}"
+            printable(raw / labels_name), f"label {int(labels.max())} is not 0 to {classes - 1}"
         )
     return images[:, None], labels
 
@@ -69,5 +71,5 @@ def _read(path: Path, dimensions: int, max_bytes: int) -> Tensor:
         return torch.from_numpy(elements.reshape(shape).copy())
     except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
         raise UserError(
-            f"{printable(found)}: not a file of MNIST's format: {reason(error)}"
+            printable(found), f"not a file of MNIST's format: {reason(error)}"
         ) from error

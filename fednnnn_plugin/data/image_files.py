@@ -50,9 +50,10 @@ def decode(
         decoded_bytes = len(paths) * channels * height * width
         if decoded_bytes > MAX_DECODED_BYTES:
             raise UserError(
-                f"data_args.image_size: {len(paths)} images of {height} x {width} pixels are "
-                f"{decoded_bytes / 2**30:.1f} GiB when decoded, more than the "
-                f"{MAX_DECODED_BYTES >> 30} that they may be: give a smaller one"
+                "data_args.image_size",
+                f"{len(paths)} images of {height} x {width} pixels are {decoded_bytes / 2**30:.1f}"
+                f" GiB when decoded, more than the {MAX_DECODED_BYTES >> 30} that they may be",
+                "give a smaller one",
             )
         images = np.empty((len(paths), channels, height, width), dtype=np.uint8)
 
@@ -98,5 +99,5 @@ def _opened(path: Path | Encoded) -> Iterator[Image.Image]:
     except Exception as error:  # Pillow raises nearly anything on a damaged file
         why = "neither format" if isinstance(error, UnidentifiedImageError) else reason(error)
         raise UserError(
-            f"{printable(path)}: not a JPEG or PNG image that can be used: {why}"
+            printable(path), f"not a JPEG or PNG image that can be used: {why}"
         ) from error

@@ -54,18 +54,19 @@ def scan_tree(folder: Path, where: str) -> tuple[tuple[str, ...], list[list[tupl
         if inner and _folders(inner):
             hint = f": give {printable(inner)}, if that is it"
         raise UserError(
-            f"{where}: {len(classes)} folders in {printable(parts[0])}; expected at least 2 "
-            f"classes as {_LAYOUTS}{hint}"
+            where,
+            f"{len(classes)} folders in {printable(parts[0])}; expected at least 2 classes as "
+            f"{_LAYOUTS}{hint}",
         )
     if not parts[-1].is_dir():
         raise UserError(
-            f"{where}: has a folder train, but no test beside it; expected {_LAYOUTS}{hint}"
+            where, f"has a folder train, but no test beside it; expected {_LAYOUTS}{hint}"
         )
     in_test = _folders(parts[-1])
     if differing := set(classes).symmetric_difference(in_test):
         names = printable(", ".join(sorted(differing)))
         lacks = f"one lacks {names}" if in_test else "test has no folder, so no class"
-        raise UserError(f"{where}: train and test must have the same classes; {lacks}")
+        raise UserError(where, f"train and test must have the same classes; {lacks}")
     if has_parts and (unread := sorted({*beside} - {"train", "test"})):
         _log.warning(
             "%s: left out beside train and test: %s",
@@ -105,7 +106,7 @@ def _images(folder: Path, classes: Sequence[str], expected: str) -> list[tuple[s
         if not ours:
             other = "; convert other formats" * any(entry.is_file() for entry in seen)
             raise UserError(
-                f"{printable(folder / name)}: no {', '.join(SUFFIXES)} files{other}; {expected}"
+                printable(folder / name), f"no {', '.join(SUFFIXES)} files{other}; {expected}"
             )
         images += [(path, label) for path in sorted(ours)]
         left_out += len(seen) - len(ours)

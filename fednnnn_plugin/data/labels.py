@@ -31,12 +31,10 @@ def checked_labels(value: object, where: str, loss: str = "") -> Tensor:
     _refuse_names(value, where)
     labels = as_tensor(value, where)
     if labels.dtype == torch.bool:
-        raise UserError(f"{where}: {kind_of(labels)}: give integers: y.astype(int), or y.long()")
+        raise UserError(where, kind_of(labels), "give integers: y.astype(int), or y.long()")
     are_numbers = labels.is_floating_point() or is_integral(labels)
     if not are_numbers or not labels.ndim or not labels.numel():
-        raise UserError(
-            f"{where}: {kind_of(labels)}; must be integers or floating [n, ...], not empty"
-        )
+        raise UserError(where, kind_of(labels), "must be integers or floating [n, ...], not empty")
     if labels.is_floating_point():
         if loss == _CROSS_ENTROPY:
             _check_probabilities(labels, where)
@@ -47,8 +45,9 @@ def checked_labels(value: object, where: str, loss: str = "") -> Tensor:
     counted = labels[labels != IGNORED] if labels.ndim > 1 else labels
     if counted.numel() and int(counted.min()) < 0:
         raise UserError(
-            f"{where}: has {int(counted.min())}; labels go from 0 on: pandas.factorize(y)[0] "
-            "numbers classes so"
+            where,
+            f"has {int(counted.min())}; labels go from 0 on: pandas.factorize(y)[0] numbers "
+            "classes so",
         )
     return labels
 
@@ -66,10 +65,10 @@ def check_classes(labels: Tensor, inputs: Tensor, where: str, loss: str) -> None
         return
     if labels.shape[1] == 1:
         of = "a place" if labels.ndim > 2 else "a sample"
-        raise UserError(f"{where}: {kind_of(labels)}: {of} has one class: give y[:, 0]")
+        raise UserError(where, f"{kind_of(labels)}: {of} has one class", "give y[:, 0]")
     if labels.ndim == 2 and _are_one_hot(labels):
         raise UserError(
-            f"{where}: {kind_of(labels)}, one-hot: a sample has one class: give y.argmax(1)"
+            where, f"{kind_of(labels)}, one-hot: a sample has one class", "give y.argmax(1)"
         )
 
 
@@ -78,14 +77,14 @@ def count_classes(labels: Sequence[Tensor], where: str) -> int:
     first, *others = labels
     for other in others:
         if other.shape[1:] != first.shape[1:] or other.dtype != first.dtype:
-            raise UserError(f"{where}: labels: {kind_of(other)}; others are {kind_of(first)}")
+            raise UserError(where, f"labels: {kind_of(other)}; others are {kind_of(first)}")
     if first.is_floating_point():
         return first[:1].numel()
     classes = 1 + max(int(part.max()) for part in labels)
     if not 2 <= classes <= MAX_CLASSES:
         hint = ": pandas.factorize(y)[0] numbers them from 0 on" if classes > 2 else ""
         raise UserError(
-            f"{where}: labels up to {classes - 1}: there must be 2 to {MAX_CLASSES} classes{hint}"
+            where, f"labels up to {classes - 1}: there must be 2 to {MAX_CLASSES} classes{hint}"
         )
     return classes
 
@@ -101,12 +100,14 @@ def _refuse_names(value: object, where: str) -> None:
         return
     if isinstance(first, str | bytes):
         raise UserError(
-            f"{where}: names, such as {shown(str(first))}: must be the classes' numbers, from 0 "
-            "on: give pandas.factorize(y)[0]"
+            where,
+            f"names, such as {shown(str(first))}",
+            "must be the classes' numbers, from 0 on: give pandas.factorize(y)[0]",
         )
     raise UserError(
-        f"{where}: Python objects, such as a {type(first).__name__}: must be numbers: give "
-        "y.astype(int), or y.astype(float) for a regression"
+        where,
+        f"Python objects, such as a {type(first).__name__}",
+        "must be numbers: give y.astype(int), or y.astype(float) for a regression",
     )
 
 
@@ -116,17 +117,20 @@ def _check_probabilities(labels: Tensor, where: str) -> None:
     if labels.ndim == 1 or column:
         integers = "y[:, 0].astype(int)" if column else "y.astype(int)"
         raise UserError(
-            f"{where}: {kind_of(labels)}: for train_args.loss cross_entropy they must be classes, "
-            f"integers from 0 on: give {integers}; to predict numbers set loss: mse"
+            where,
+            f"{kind_of(labels)}: for train_args.loss cross_entropy they must be classes, integers "
+            "from 0 on",
+            f"give {integers}; to predict numbers set loss: mse",
         )
     if not labels.numel():
         return
     off = (labels.double().sum(1) - 1).abs().max()
     if not (off < _SUM and labels.min() >= 0):
         raise UserError(
-            f"{where}: {kind_of(labels)}: for train_args.loss cross_entropy they must be the "
-            "probabilities of a sample's classes, of the sum 1; several labels of a sample need "
-            "loss: bce_with_logits, and numbers to predict loss: mse"
+            where,
+            f"{kind_of(labels)}: for train_args.loss cross_entropy they must be the probabilities "
+            "of a sample's classes, of the sum 1; several labels of a sample need loss: "
+            "bce_with_logits, and numbers to predict loss: mse",
         )
 
 

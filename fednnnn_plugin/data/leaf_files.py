@@ -30,7 +30,7 @@ def read_leaf(folder: Path, where: str) -> tuple[LeafPart, LeafPart]:
     if not (train and test):
         whole = sorted((folder / "all_data").glob("*.json")) or sorted(folder.glob("*.json"))
         if not whole:
-            raise UserError(f"{where}: has no LEAF files: looked for {_LAYOUTS}")
+            raise UserError(where, f"has no LEAF files: looked for {_LAYOUTS}")
         train, test = whole, []
     return _read(train), _read(test)
 
@@ -51,24 +51,25 @@ def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
         with open_regular(path, MEMORY // 4) as file:
             content = json.load(file)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: not JSON: {reason(error)}") from error
+        raise UserError(where, f"not JSON: {reason(error)}") from error
     if not isinstance(content, dict):
         content = {}
     users, counts = content.get("users"), content.get("num_samples")
     samples = content.get("user_data")
     if not (isinstance(users, list) and isinstance(counts, list) and isinstance(samples, dict)):
         raise UserError(
-            f"{where}: must have the lists users and num_samples, and the mapping user_data"
+            where, allowed="must have the lists users and num_samples, and the mapping user_data"
         )
     if len(users) != len(counts):
-        raise UserError(f"{where}: num_samples: {len(counts)} numbers, for {len(users)} users")
+        raise UserError(where, f"num_samples: {len(counts)} numbers, for {len(users)} users")
     for user, count in zip(map(str, users), counts, strict=True):
         own = samples.get(user)
         x, y = (own.get("x"), own.get("y")) if isinstance(own, dict) else (None, None)
         if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y) == count):
             raise UserError(
-                f"{where}: user {printable(user)}: user_data must have as many samples in its "
-                "lists x and y as num_samples says"
+                where,
+                f"user {printable(user)}: user_data must have as many samples in its lists x and "
+                "y as num_samples says",
             )
         yield user, _compact(x), y
 

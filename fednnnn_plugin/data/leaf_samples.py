@@ -34,14 +34,15 @@ def chosen_field(inputs: list[Any], field: object, where: str) -> list[Any]:
     rows = isinstance(first, list) and any(isinstance(value, str) for value in first)
     if not rows:
         if field is not None:
-            raise UserError(f"data_args.input_column: {shown(field)}: its samples are no lists")
+            raise UserError("data_args.input_column", f"{shown(field)}: its samples are no lists")
         return inputs
     if not isinstance(field, int) or not all(
         isinstance(row, list) and -len(row) <= field < len(row) for row in inputs
     ):
         raise UserError(
-            f"data_args.input_column: {shown(field)}: each sample in {where} is a list of "
-            f"{len(first)}: must be the place of its text in it, from 0 on"
+            "data_args.input_column",
+            f"{shown(field)}: each sample in {where} is a list of {len(first)}",
+            "must be the place of its text in it, from 0 on",
         )
     return [row[field] for row in inputs]
 
@@ -75,7 +76,7 @@ def as_numbers(inputs: list[Any], where: str) -> Array:
             raise ValueError(f"{array.dtype} of {list(array.shape)}")
     except (ValueError, OverflowError) as error:
         raise UserError(
-            f"{where}: its samples must be numbers of one shape, or texts: {reason(error)}"
+            where, f"its samples must be numbers of one shape, or texts: {reason(error)}"
         ) from error
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int64, copy=False)
 
@@ -86,14 +87,17 @@ def as_pixels(numbers: Array, size: tuple[int, int]) -> Array:
     channels, rest = divmod(int(np.prod(numbers.shape[1:])), height * width)
     if rest or channels not in (1, 3):
         raise UserError(
-            f"data_args.image_size: [{height}, {width}]: a sample has "
-            f"{list(numbers.shape[1:])} numbers: must be height * width of them, or 3 times as many"
+            "data_args.image_size",
+            f"[{height}, {width}]: a sample has {list(numbers.shape[1:])} numbers",
+            "must be height * width of them, or 3 times as many",
         )
     most = 1 if numbers.dtype.kind == "f" else 255
     if not (numbers.min() >= 0 and numbers.max() <= most):
         raise UserError(
-            f"data_args.image_size: pixels of {numbers.min():.6g} to {numbers.max():.6g}: must be "
-            "of 0 to 1, or whole numbers of 0 to 255; leave it out to use the numbers as they are"
+            "data_args.image_size",
+            f"pixels of {numbers.min():.6g} to {numbers.max():.6g}",
+            "must be of 0 to 1, or whole numbers of 0 to 255; leave it out to use the numbers as "
+            "they are",
         )
     pixels = np.empty(numbers.shape, np.uint8)
     for first in range(0, len(numbers), _AT_ONCE):  # a whole set would be in memory three times
@@ -112,12 +116,12 @@ def named_images(
 ) -> Tensor:
     """Decode the files of these names, uint8 [n, C, H, W]; each file is below the folder."""
     if unsafe := [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]:
-        raise UserError(f"{where}: {printable(unsafe[0])}: must be a file below the folder")
+        raise UserError(where, printable(unsafe[0]), "must be a file below the folder")
     places = [folder / place for place in _IMAGE_FOLDERS]
     home = next((place for place in places if (place / names[0]).is_file()), None)
     if home is None:
         looked = ", ".join(printable(place) for place in places)
-        raise UserError(f"{where}: {printable(names[0])}: no such file; looked in {looked}")
+        raise UserError(where, f"{printable(names[0])}: no such file; looked in {looked}")
     files = [home / name for name in names]
     stamp = files_digest(f"{VERSION}\0{size}", files)
     return cached(cache_dir, stamp, len(files), lambda: decode(files, size))

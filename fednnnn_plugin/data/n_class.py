@@ -25,12 +25,15 @@ def n_class_shares(
         shares = class_shares(class_sizes, client_sizes, classes_per_client, rng)
         if shares is not None:
             return shares
-        reason = f"found no way to give each client exactly classes_per_client={classes_per_client}"
+        reason = f"found no way to give each client exactly {classes_per_client}"
     if power_law_exponent is None:
-        what, more = f"num_clients: {len(client_sizes)}", "more clients"
+        where, value, more = "num_clients", f"{len(client_sizes)}", "more clients"
     else:
-        what, more = f"power_law_exponent: {power_law_exponent:g}", "a smaller exponent"
-    raise UserError(f"{what}: {reason} classes; {more} or more classes a client make room")
+        where, value = "power_law_exponent", f"{power_law_exponent:g}"
+        more = "a smaller exponent"
+    raise UserError(
+        where, f"{value}: {reason} classes", f"{more} or more classes a client make room"
+    )
 
 
 def _overfull(class_sizes: Ints, sizes: Ints, classes_per_client: int) -> str:
@@ -44,7 +47,7 @@ def _overfull(class_sizes: Ints, sizes: Ints, classes_per_client: int) -> str:
     q = int(excess[0])
     return (
         f"the largest {q + 1} of the clients would hold {sizes[: q + 1].sum()} samples, where the "
-        f"largest classes have {capacity[q]}: too few for classes_per_client={classes_per_client}"
+        f"largest classes have {capacity[q]}: too few for {classes_per_client}"
     )
 
 
@@ -52,16 +55,18 @@ def check_counts(class_sizes: Ints, clients: int, c: int) -> None:
     """Refuse a number of clients or of classes that no sizes of the clients allow."""
     num_classes = len(class_sizes)
     if c > num_classes:
-        raise UserError(f"classes_per_client: {c}: the labels have only {num_classes} classes")
+        raise UserError("classes_per_client", f"{c}: the labels have only {num_classes} classes")
     if clients * c < num_classes:
         raise UserError(
-            f"num_clients: {clients}: with classes_per_client={c} they cannot hold all "
-            f"{num_classes} classes; at least {math.ceil(num_classes / c)} clients are needed"
+            "num_clients",
+            f"{clients}: with {c} classes each they cannot hold all {num_classes} classes",
+            f"at least {math.ceil(num_classes / c)} clients are needed",
         )
     # A class of 3 samples is held by 3 clients at most.
     possible = (k for k in range(clients, 0, -1) if np.minimum(class_sizes, k).sum() >= k * c)
     if (most := next(possible, 0)) < clients:
         raise UserError(
-            f"num_clients: {clients}: the classes have too few samples for "
-            f"classes_per_client={c}; at most {most} clients are possible"
+            "num_clients",
+            f"{clients}: the classes have too few samples for {c} classes a client",
+            f"at most {most} clients are possible",
         )

@@ -38,11 +38,12 @@ def owner_names(value: object, where: str, count: int) -> Names:
         array = array.astype(np.str_)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
         raise UserError(
-            f"{where}: {array.dtype} of {list(array.shape)}: must be names or whole numbers, the "
-            "owner of each sample"
+            where,
+            f"{array.dtype} of {list(array.shape)}",
+            "must be names or whole numbers, the owner of each sample",
         )
     if len(array) != count:
-        raise UserError(f"{where}: {len(array)}, for {count} samples")
+        raise UserError(where, f"{len(array)}, for {count} samples")
     return array
 
 
@@ -129,8 +130,9 @@ def _joined(pixels: Pixels, owners: Owners) -> tuple[Pixels, Owners]:
         return pixels, owners
     if owners.test is None:
         raise UserError(
-            "data_args.test_division: the data have a test part, of whose samples no owner is "
-            "known: leave it out, to test on that part"
+            "data_args.test_division",
+            "the data have a test part, of whose samples no owner is known",
+            "leave it out, to test on that part",
         )
     images = torch.cat((pixels.train_images, pixels.test_images))
     labels = torch.cat((pixels.train_labels, pixels.test_labels))
@@ -144,9 +146,10 @@ def _drawn(owners: NDArray[np.intp], spec: DataSpec, total: int) -> NDArray[np.i
         return owners
     if most > len(owners):
         raise UserError(
-            f"train_args.client_num_in_total: {most}: must be at most {len(owners)}: so many of "
-            f"{total} owners can be clients, of at least data_args.min_samples: "
-            f"{spec.min_samples} samples"
+            "train_args.client_num_in_total",
+            most,
+            f"must be at most {len(owners)}: so many of {total} owners can be clients, of at "
+            f"least data_args.min_samples: {spec.min_samples} samples",
         )
     rng = np.random.default_rng(derive_seed(spec.seed, "natural clients"))
     return np.sort(rng.permutation(owners)[:most])
@@ -175,7 +178,7 @@ def _taken(
     )
     if not len(test_rows):
         raise UserError(
-            "data_args.test_fraction: leaves no sample to test on: no client has two samples"
+            "data_args.test_fraction", "leaves no sample to test on: no client has two samples"
         )
     images, labels = pixels[:2]
     divided = Pixels(images[train_rows], labels[train_rows], images[test_rows], labels[test_rows])
@@ -199,7 +202,7 @@ def _with_own_test(
     owner_of = np.where(names[places] == owners.test, places, len(names))  # the last is of others
     test = torch.from_numpy(np.flatnonzero(np.isin(owner_of, [*clients, len(names)])))
     if not len(test):
-        raise UserError("data_args.dataset: none of its test samples is a client's, or nobody's")
+        raise UserError("data_args.dataset", "none of its test samples is a client's, or nobody's")
     images, labels = pixels[2:]
     pixels = pixels._replace(test_images=images[test], test_labels=labels[test])
     rows_of = _rows_by_owner(owner_of, len(names) + 1)

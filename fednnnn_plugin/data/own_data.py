@@ -134,7 +134,7 @@ def _owners(returned: Sequence[Any], where: str, pixels: Pixels) -> Owners | Non
         return Owners(train)
     test = owner_names(returned[5], f"{where}: owners of the test", len(pixels.test_labels))
     if (train.dtype.kind == "U") != (test.dtype.kind == "U"):
-        raise UserError(f"{where}: owners: {train.dtype}, and {test.dtype} of the test part")
+        raise UserError(where, f"owners: {train.dtype}, and {test.dtype} of the test part")
     return Owners(train, test)
 
 
@@ -172,13 +172,11 @@ def _parts(returned: Any, where: str) -> dict[str, tuple[Any, Any]]:
     if test is None and len(tests) == len(parts) > 0:
         own = zip(parts, tests, strict=True)
         return parts | {
-            _TEST + name: _pair(part, f"{where}: {_TEST}{name}")
-            for name, part in own
-            if part is not None
+            _TEST + name: _pair(part, where, _TEST + name) for name, part in own if part is not None
         }
     if test is None:
         many = f" of {length}" if isinstance(returned, tuple | list) else ""
-        raise UserError(f"{where}: a {printable(type(returned).__name__)}{many}; {_FORMS}")
+        raise UserError(where, f"a {printable(type(returned).__name__)}{many}; {_FORMS}")
     return {**parts, _TEST: test}
 
 
@@ -186,17 +184,17 @@ def _client_parts(clients: object, where: str) -> dict[str, tuple[Any, Any]]:
     parts = {}
     for client, part in enumerate(members(clients)):
         if part is None:
-            raise UserError(f"{where}: client {client}: {NO_SAMPLE}")
-        parts[f"client {client}: "] = _pair(part, f"{where}: client {client}: ")
+            raise UserError(where, f"client {client}: {NO_SAMPLE}")
+        parts[f"client {client}: "] = _pair(part, where, f"client {client}: ")
     return parts
 
 
-def _pair(part: object, where: str) -> tuple[Any, Any]:
+def _pair(part: object, where: str, name: str) -> tuple[Any, Any]:
     if pair := inputs_and_labels(part):
         return pair
     kind = printable(type(part).__name__)
     why = "; only a run takes Datasets and DataLoaders" * isinstance(part, Dataset | DataLoader)
-    raise UserError(f"{where}a {kind}; must be (inputs, labels){why}")
+    raise UserError(where, f"{name}a {kind}", f"must be (inputs, labels){why}")
 
 
 def _checked(parts: Mapping[str, tuple[Any, Any]], where: str, loss: str) -> list[_Part]:
@@ -207,7 +205,7 @@ def _checked(parts: Mapping[str, tuple[Any, Any]], where: str, loss: str) -> lis
         x, first = checked[-1].inputs, checked[0].inputs
         if (x.dtype, x.shape[1:]) != (first.dtype, first.shape[1:]):
             theirs = f"{next(iter(parts))}inputs are {kind_of(first)}"
-            raise UserError(f"{where}: {name}inputs: {kind_of(x)}; {theirs}")
+            raise UserError(where, f"{name}inputs: {kind_of(x)}; {theirs}")
     return checked
 
 
@@ -215,12 +213,12 @@ def checked_part(pair: tuple[Any, Any], where: str, name: str = "", loss: str = 
     """Check the inputs and labels of one part, and bring them to the CPU and to their dtypes."""
     inputs, labels = pair
     if name.startswith("client") and not any(map(_length, pair)):
-        raise UserError(f"{where}: {name}{NO_SAMPLE}")
+        raise UserError(where, f"{name}{NO_SAMPLE}")
     x = checked_inputs(inputs, f"{where}: {name}inputs")
     y = checked_labels(labels, f"{where}: {name}labels", loss)
     if len(x) != len(y):
         order = f"; the order is {_FOUR}" if name == "train_" else ""
-        raise UserError(f"{where}: {name}labels: {len(y)}, for {len(x)} {name}inputs{order}")
+        raise UserError(where, f"{name}labels: {len(y)}, for {len(x)} {name}inputs{order}")
     check_classes(y, x, f"{where}: {name}labels", loss)
     return _Part(x, y)
 

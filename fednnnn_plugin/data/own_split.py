@@ -29,8 +29,9 @@ def check_clients(found: int, asked: int) -> None:
     """Refuse a recipe of another number of clients than the data have."""
     if found != asked:
         raise UserError(
-            f"train_args.client_num_in_total: {asked}: must be {found}: so many clients are in the "
-            "split that the data have"
+            "train_args.client_num_in_total",
+            asked,
+            f"must be {found}: so many clients are in the split that the data have",
         )
 
 
@@ -48,21 +49,23 @@ def client_positions(split: object, where: str, total: int) -> tuple[Tensor, ...
         try:
             positions = torch.as_tensor(given).to("cpu")
         except (RuntimeError, TypeError, ValueError) as error:
-            raise UserError(f"{where} {client}: positions: {reason(error)}") from error
+            raise UserError(f"{where} {client}", f"positions: {reason(error)}") from error
         if not positions.numel():
-            raise UserError(f"{where} {client}: {NO_SAMPLE}")
+            raise UserError(f"{where} {client}", NO_SAMPLE)
         if positions.ndim != 1 or not is_integral(positions):
             raise UserError(
-                f"{where} {client}: positions: {kind_of(positions)}; must be integers [n]"
+                f"{where} {client}", f"positions: {kind_of(positions)}", "must be integers [n]"
             )
         checked.append(positions.to(torch.int64))
         low, high = int(checked[-1].min()), int(checked[-1].max())
         if low < 0 or high >= total:
             wrong = low if low < 0 else high
             raise UserError(
-                f"{where} {client}: position {wrong}: must be 0 to {total - 1}, of train_inputs"
+                f"{where} {client}",
+                f"position {wrong}",
+                f"must be 0 to {total - 1}, of train_inputs",
             )
     if not checked:
         kind = printable(type(split).__name__)
-        raise UserError(f"{where}s: a {kind}; must be a list with each client's positions")
+        raise UserError(f"{where}s", f"a {kind}", "must be a list with each client's positions")
     return tuple(checked)

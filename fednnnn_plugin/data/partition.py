@@ -86,12 +86,13 @@ def partition(
     num_clients = _whole_number("num_clients", num_clients, least=1)
     if num_clients > len(checked_labels):
         raise UserError(
-            f"num_clients: {shown(num_clients)}: there are only {len(checked_labels)} samples, "
-            "and every client needs at least one"
+            "num_clients",
+            f"{shown(num_clients)}: there are only {len(checked_labels)} samples, and every "
+            "client needs at least one",
         )
     for name, value, allowed in (("method", method, METHODS), ("sizes", sizes, SIZES)):
         if not isinstance(value, str) or value not in allowed:
-            raise UserError(f"{name}: {shown(value)}: must be one of {', '.join(allowed)}")
+            raise UserError(name, shown(value), f"must be one of {', '.join(allowed)}")
     classes_per_client = _whole_number("classes_per_client", classes_per_client, least=1)
     checked_exponent = _number("power_law_exponent", power_law_exponent, least=0)
     exponent = checked_exponent if sizes == "power_law" else None
@@ -100,7 +101,7 @@ def partition(
     seed = _whole_number("seed", seed, least=0)
 
     if method == _FREE and sizes != "balanced":
-        raise UserError(f"sizes: {shown(sizes)}: {method} leaves them free: must be balanced")
+        raise UserError("sizes", f"{shown(sizes)}: {method} leaves them free", "must be balanced")
 
     _, class_of, class_sizes = np.unique(checked_labels, return_inverse=True, return_counts=True)
     if method == "n_class":
@@ -162,8 +163,9 @@ def _labels(labels: Labels) -> NDArray[np.integer[Any]]:
         array = np.empty(0, dtype=np.object_)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) or not array.size:
         raise UserError(
-            "labels: expected a non-empty, one-dimensional list, array or tensor of integers, "
-            f"got {type(labels).__name__} of {array.dtype} with shape {list(array.shape)}"
+            "labels",
+            "expected a non-empty, one-dimensional list, array or tensor of integers, got "
+            f"{type(labels).__name__} of {array.dtype} with shape {list(array.shape)}",
         )
     return array
 
@@ -171,13 +173,11 @@ def _labels(labels: Labels) -> NDArray[np.integer[Any]]:
 def _whole_number(name: str, value: object, least: int) -> int:
     if not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) < 2**64:
         return int(value)
-    raise UserError(
-        f"{name}: {shown(value)}: must be a whole number, at least {least} and below 2**64"
-    )
+    raise UserError(name, shown(value), f"must be a whole number, at least {least} and below 2**64")
 
 
 def _number(name: str, value: Any, least: float) -> float:
     real = isinstance(value, Real) and not isinstance(value, bool)
     if not real or not least <= value <= sys.float_info.max:
-        raise UserError(f"{name}: {shown(value)}: must be a finite number, at least {least}")
+        raise UserError(name, shown(value), f"must be a finite number, at least {least}")
     return float(value)

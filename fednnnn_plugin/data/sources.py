@@ -26,11 +26,11 @@ def data_folder(folder: Path) -> Iterator[None]:
     """Say in one line that it is no folder, or what in it cannot be reached."""
     try:
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"{printable(folder)}: not a folder")
+            raise UserError(printable(folder), "not a folder")
         yield
     except OSError as error:
         raise UserError(
-            f"{printable(error.filename or folder)}: cannot be used: {reason(error)}"
+            printable(error.filename or folder), f"cannot be used: {reason(error)}"
         ) from error
 
 
@@ -40,7 +40,7 @@ def users_folder(folder: Path | None) -> Iterator[tuple[Path, str]]:
     assert folder is not None, "a checked recipe names the folder"
     where = f"data_args.data_dir: {printable(folder)}"
     if not folder.is_dir():
-        raise UserError(f"{where}: no such folder")
+        raise UserError(where, "no such folder")
     with data_folder(folder):
         yield folder, where
 
@@ -91,7 +91,7 @@ def download_missing(
                 for arguments in calls:
                     getattr(torchvision_datasets(), name)(place, download=True, **arguments)
         except (OSError, RuntimeError, ValueError, HTTPException) as error:
-            raise UserError(f"{printable(folder)}: download failed: {reason(error)}") from error
+            raise UserError(printable(folder), f"download failed: {reason(error)}") from error
         finally:
             socket.setdefaulttimeout(before)
 
@@ -101,12 +101,12 @@ def torchvision_datasets() -> Any:
     try:
         return import_module("torchvision.datasets")
     except (ImportError, RuntimeError) as error:  # one that is of another torch
-        raise UserError(f"torchvision does not import: {reason(error)}") from error
+        raise UserError("torchvision does not import", reason(error)) from error
 
 
 def check_file(path: Path, max_bytes: int, md5: str = "") -> None:
     """Refuse a file that a library would read without end, or that is not the official one."""
     if path.stat().st_size > max_bytes:
-        raise UserError(f"{printable(path)}: more than the {max_bytes} bytes that it may have")
+        raise UserError(printable(path), f"more than the {max_bytes} bytes that it may have")
     if md5 and not torchvision_datasets().utils.check_integrity(path, md5):
-        raise UserError(f"{printable(path)}: damaged, or not the official file: delete it")
+        raise UserError(printable(path), "damaged, or not the official file: delete it")

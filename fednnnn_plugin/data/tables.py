@@ -18,8 +18,10 @@ def inputs_and_labels_of(names: Collection[Any], where: str) -> tuple[Any, Any]:
     if len(labels) != 1 or len(inputs) != 1:
         found = printable(", ".join(map(repr, names)))
         raise UserError(
-            f"{where}: has {found}: must have the labels under one of {', '.join(LABELS)}, and the "
-            "inputs under one other name: leave the others out, or give (inputs, labels)"
+            where,
+            f"has {found}",
+            f"must have the labels under one of {', '.join(LABELS)}, and the inputs under one "
+            "other name: leave the others out, or give (inputs, labels)",
         )
     return inputs[0], labels[0]
 
@@ -77,8 +79,10 @@ def _with_owners(value: Any, where: str, owners: str) -> tuple[Any, ...]:
     tables = value if _is_list(value) and len(value) == 2 else ()
     if not tables or not all(map(is_table, tables)):
         raise UserError(
-            f"data_args.partition_by: {printable(owners)}: {where}: has no columns, as it is no "
-            "data set of the library datasets: leave it out, and return the owners beside the data"
+            "data_args.partition_by",
+            f"{printable(owners)}: {where}: has no columns, as it is no data set of the library "
+            "datasets",
+            "leave it out, and return the owners beside the data",
         )
     *train, whose = _arrays(tables[0], f"{where}: train", owners)
     *test, of_test = _arrays(tables[1], f"{where}: test", owners)
@@ -110,8 +114,10 @@ def column_values(table: Any, name: str, where: str) -> Any:
     if inputs.dtype.kind not in "biuf":
         what = type(inputs.flat[0]).__name__ if inputs.size else "nothing"
         raise UserError(
-            f"{where}: column {printable(name)}: {what} of several sizes, or text: must be numbers "
-            "of one shape: resize images, or make tokens of texts, padded to one length"
+            where,
+            f"column {printable(name)}: {what} of several sizes, or text",
+            "must be numbers of one shape: resize images, or make tokens of texts, padded to one "
+            "length",
         )
     return inputs
 
@@ -121,7 +127,7 @@ def named_column(name: str | None, key: str, table: Any, where: str) -> str | No
     if name is not None and name not in table.column_names:
         hint = did_you_mean(name, table.column_names)
         found = printable(", ".join(table.column_names))
-        raise UserError(f"{key}: {printable(name)}: {where}: has the columns {found}{hint}")
+        raise UserError(key, f"{printable(name)}: {where}: has the columns {found}{hint}")
     return name
 
 

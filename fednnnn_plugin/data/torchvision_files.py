@@ -52,8 +52,9 @@ class TorchvisionFiles:
                 )
             if missing := self.missing(folder, split):
                 raise UserError(
-                    f"data_cache_dir: {printable(folder)}: no {self.name} here: looked for "
-                    f"{', '.join(missing)}; set download: true, or put {self.or_put} there"
+                    "data_cache_dir",
+                    f"{printable(folder)}: no {self.name} here: looked for {', '.join(missing)}",
+                    f"set download: true, or put {self.or_put} there",
                 )
             pixels, classes = self.read(folder, split)
         if self.moments:
@@ -64,5 +65,5 @@ class TorchvisionFiles:
         split = given.get("split", next(iter(self.splits), ""))
         if self.splits and split not in self.splits:
             must = f"must be one of {', '.join(self.splits)}{did_you_mean(split, self.splits)}"
-            raise UserError(f"data_args.split: {shown(split)}: {must}")
+            raise UserError("data_args.split", shown(split), must)
         return str(split)

@@ -149,8 +149,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._check_own()
         if not hasattr(self, "_records"):
             raise UserError(
-                f"server_aggregator: {type(self).__name__}: its __init__ does not call "
-                "FedNNNNAggregator's: it must, with the model and the arguments"
+                "server_aggregator",
+                f"{type(self).__name__}: its __init__ does not call FedNNNNAggregator's: it must, "
+                "with the model and the arguments",
             )
         super().set_id(aggregator_id)
         self._tester.set_id(aggregator_id)
@@ -327,8 +328,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         state = {name: t.to(own[name].dtype) if name in own else t for name, t in state.items()}
         if self._server.restore(state, torch.device("cpu")) is None:
             raise UserError(
-                f"server_state_path: {self._files.state_path}: the state is of another model, or "
-                "other parameters of it were trained"
+                "server_state_path",
+                f"{self._files.state_path}: the state is of another model, or other parameters of "
+                "it were trained",
             )
         # No name in a module begins with a dot.
         self._rule_state = {name: t for name, t in state.items() if name.startswith(".")}

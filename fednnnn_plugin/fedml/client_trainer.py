@@ -72,8 +72,9 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         log_through_fedml()
         if getattr(args, "enable_fhe", False):
             raise UserError(
-                "enable_fhe: true: FedML would encrypt another model than the trained one: must be "
-                "false with FedNNNNClientTrainer"
+                "enable_fhe",
+                "true: FedML would encrypt another model than the trained one",
+                "must be false with FedNNNNClientTrainer",
             )
         if getattr(args, "role", "client") != "server":  # FedML's scripts build one in each
             warn_of_unread_keys(args)

@@ -53,7 +53,7 @@ def warn_of_unread_keys(args: Any) -> None:
     given = _given(args)
     for old, new in _OLD_NAMES.items():
         if old in given and new not in given:
-            raise UserError(f"train_args.{old}: it is called {new}")
+            raise UserError(f"train_args.{old}", f"it is called {new}")
     warn_of_near_keys(args)
     if unread := sorted(given & {*_OF_OTHER_TRAINING}):
         _log.warning(

@@ -137,12 +137,14 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
     for client in range(num_clients):
         if client not in loaders or client not in sizes:
             raise UserError(
-                f"train_args.client_num_in_total: {num_clients}: the data set has no client "
-                f"{client} (clients are numbered from 0)"
+                "train_args.client_num_in_total",
+                f"{num_clients}: the data set has no client {client} (clients are numbered from 0)",
             )
     without = [k for k in range(num_clients) if not has_data(loaders[k], sizes[k])]
     if len(without) == num_clients:
-        raise UserError("dataset[4]: no client has data: must be the clients' numbers of samples")
+        raise UserError(
+            "dataset[4]", "no client has data", "must be the clients' numbers of samples"
+        )
     if without:
         more = f" and {len(without) - 10} more" if len(without) > 10 else ""
         named = ", ".join(map(str, without[:10]))
@@ -179,12 +181,14 @@ def dealt_data(dataset: FedMLDataset, num_clients: int | None) -> FederatedData 
 def check_dataset(dataset: Any) -> None:
     """Refuse what has not the eight values of a FedML data set."""
     if not isinstance(dataset, list | tuple) or len(dataset) != 8:
-        raise UserError("dataset: must be FedML's eight values, as fedml.data.load returns them")
+        raise UserError(
+            "dataset", allowed="must be FedML's eight values, as fedml.data.load returns them"
+        )
     for place, of in ((4, "sizes"), (5, "training loaders"), (6, "test loaders")):
         given = dataset[place]
         if not isinstance(given, Mapping) and not (given is None and place == 6):
             kind = type(given).__name__
-            raise UserError(f"dataset[{place}]: {kind}: must map client numbers to {of}")
+            raise UserError(f"dataset[{place}]", kind, f"must map client numbers to {of}")
 
 
 def test_batches(dataset: FedMLDataset) -> Any:

@@ -55,8 +55,9 @@ def refuse_near_miss(args: Any) -> None:
     lowered = {name.lower(): name for name in RULES}
     if near := get_close_matches(named.lower(), lowered, 1, _NEAR):
         raise UserError(
-            f"federated_optimizer: {named!r}: no method of FedML's or of fednnnn-plugin's; did you "
-            f"mean {lowered[near[0]]}?"
+            "federated_optimizer",
+            f"{named!r}: no method of FedML's or of fednnnn-plugin's; did you mean "
+            f"{lowered[near[0]]}?",
         )
 
 
@@ -96,7 +97,8 @@ def is_allowed_code(where: str, name: object) -> bool:
     own_code = names_code(name)
     if own_code and os.environ.get(_ALLOWED) != "1":
         raise UserError(
-            f"{where}: {name!r} is code that the YAML file asks to run: set {_ALLOWED}=1 in "
-            "the environment if you trust it"
+            where,
+            f"{name!r} is code that the YAML file asks to run",
+            f"set {_ALLOWED}=1 in the environment if you trust it",
         )
     return own_code

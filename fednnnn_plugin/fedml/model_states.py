@@ -17,10 +17,10 @@ from fednnnn_plugin.server.layout import State
 def served_copy(model: Any) -> nn.Module:
     """Return a copy of a model, or refuse one that the server rule cannot move."""
     if not isinstance(model, nn.Module):
-        raise UserError(f"model: {type(model).__name__}: must be a torch.nn.Module")
-    copied = averaged_copy(model, "model:", torch.float64)
+        raise UserError("model", type(model).__name__, "must be a torch.nn.Module")
+    copied = averaged_copy(model, "model", torch.float64)
     if other := model.state_dict().keys() - named_tensors(model).keys() - aliases(model).keys():
-        raise UserError(f"model: {min(other)}: must be a parameter or a buffer")
+        raise UserError("model", min(other), "must be a parameter or a buffer")
     return copied
 
 
@@ -38,8 +38,9 @@ def refuse_images_of_other_form(model: nn.Module, images: Tensor) -> None:
     if takes and type(model).__module__.startswith("fedml.") and images.ndim == 4:
         form = ", ".join(map(str, images.shape[1:]))
         raise UserError(
-            f"model_args.model: FedML's {type(model).__name__}: our images are [n, {form}], and it "
-            f"takes {takes}, in an nn.Sequential, or name a model of ours (nnnn_mnist)"
+            "model_args.model",
+            f"FedML's {type(model).__name__}: our images are [n, {form}], and it takes {takes}, "
+            "in an nn.Sequential, or name a model of ours (nnnn_mnist)",
         )
 
 
@@ -56,7 +57,7 @@ def whole_client(model: nn.Module, state: Any) -> State:
     for name, first in aliases(model).items():
         one, other = state[name], state[first].to(state[name].device)
         if not torch.equal(one.nan_to_num(), other.nan_to_num()):
-            raise UserError(f"{name}: differs from {first}, to which it is tied")
+            raise UserError(name, f"differs from {first}, to which it is tied")
     return state
 
 

@@ -32,7 +32,7 @@ def simulation_ranks(recipe: Recipe) -> Ranks:
     """Return this process alone, or MPI's, as ``comm_args.backend`` says."""
     backend = recipe.comm_args.backend
     if backend not in ("sp", "MPI"):
-        raise UserError(f"comm_args.backend: {backend!r}: a simulation of ours runs on sp or MPI")
+        raise UserError("comm_args.backend", f"{backend!r}: a simulation of ours runs on sp or MPI")
     return _ranks(backend)
 
 

@@ -43,7 +43,7 @@ class RoundClients:
         """Leave out a client whose model cannot be used, or raise where too many have failed."""
         self._failed += 1
         if self._failed > self._limit:
-            raise UserError(f"{self.name(position)}: {error}") from None
+            raise UserError(self.name(position), error) from None
         _log.warning("%s: %s: left out", self.name(position), error)
         self.leave_out(position, str(error))
 

@@ -127,7 +127,7 @@ def check_security(args: Any) -> None:
     """Refuse what does not go with our aggregation, and start the rest; FedML's parts are anew."""
     for key, why in _REFUSED.items():
         if getattr(args, key, False):
-            raise UserError(f"{key}: true: {why}: leave it out or false")
+            raise UserError(key, f"true: {why}", "leave it out or false")
     turn_off(*PARTS)
     for key, choices in SUPPORTED.items():
         if getattr(args, choices.switch, False):
@@ -144,21 +144,21 @@ def _start(part: Any, args: Any, key: str, choices: Choices) -> None:
     chosen = str(getattr(args, key, None)).strip()
     if chosen not in choices.works:
         why = f" ({choices.refused[chosen]})" if chosen in choices.refused else ""
-        raise UserError(f"{key}: {chosen}: must be one of {', '.join(choices.works)}{why}")
+        raise UserError(key, chosen, f"must be one of {', '.join(choices.works)}{why}")
     for name, setting in choices.works[chosen].items():
         value = getattr(args, name, None)
         if not setting.allows(value):
-            raise UserError(f"{name}: {shown(value)}: {key} {chosen} needs {setting.words}")
+            raise UserError(name, f"{shown(value)}: {key} {chosen} needs {setting.words}")
     drawn, least = getattr(args, "client_num_per_round", None), _least_clients(args, chosen)
     if isinstance(drawn, int) and drawn < least:
-        raise UserError(f"client_num_per_round: {drawn}: {key} {chosen} needs at least {least}")
+        raise UserError("client_num_per_round", f"{drawn}: {key} {chosen} needs at least {least}")
     try:
         part.init(args)
     except Exception as error:
-        raise UserError(f"{key}: {chosen}: FedML 0.9.6 cannot start it: {reason(error)}") from None
+        raise UserError(key, f"{chosen}: FedML 0.9.6 cannot start it: {reason(error)}") from None
     if not part.is_enabled:
         engine = getattr(args, "ml_engine", None)
-        raise UserError(f"ml_engine: {engine}: FedML 0.9.6 leaves out {key}: {chosen} under it")
+        raise UserError("ml_engine", f"{engine}: FedML 0.9.6 leaves out {key}: {chosen} under it")
 
 
 def _least_clients(args: Any, chosen: str) -> int:

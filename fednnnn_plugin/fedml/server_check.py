@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import fedml  # noqa: F401  # whose names of methods are none of ours
 
-from fednnnn_plugin.errors import UserError, joined, printable, shown
+from fednnnn_plugin.errors import UserError, UserErrors, printable, shown
 from fednnnn_plugin.fedml.methods import refuse_near_miss
 from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_state import ServerFiles
@@ -30,13 +30,13 @@ def check_server(path: Path) -> str:
         UserError: a line for each mistake.
     """
     args = _arguments(path)
-    problems: list[str] = []
+    problems: list[UserError] = []
 
     def tried(check: Callable[..., T], *given: object, **named: object) -> T | None:
         try:
             return check(*given, **named)
         except UserError as error:
-            problems.extend(str(error).splitlines())
+            problems.append(error)
             return None
 
     tried(refuse_near_miss, args)
@@ -55,7 +55,7 @@ def check_server(path: Path) -> str:
         tried(check_records, tracking.metrics_path, done, "start_round")
         tried(place_to_write, "prometheus_path", tracking.prometheus_path)
     if problems or recipe is None:
-        raise UserError(joined(list(dict.fromkeys(problems))))
+        raise UserErrors(problems)
     return _line(recipe)
 
 
@@ -64,7 +64,7 @@ def _arguments(path: Path) -> SimpleNamespace:
     given: dict[str, Any] = {}
     for name, section in read_mapping(path, "sections such as train_args").items():
         if not isinstance(section, dict):
-            raise UserError(f"{printable(path)}: {name}: {shown(section)}: must be a mapping")
+            raise UserError(printable(path), f"{name}: {shown(section)}", "must be a mapping")
         given |= section
     if given.get("client_id_list") in ("None", "[]"):  # as FedML takes them
         given["client_id_list"] = None

@@ -34,7 +34,7 @@ class ServerFiles:
         self._model_path = place("save_path", tracking.save_path)
         self._kept = tracking.keep_states if self.state_path is not None else 0
         if self._model_path is not None and self._model_path == self.state_path:
-            raise UserError(f"save_path: {tracking.save_path}: is the server_state_path too")
+            raise UserError("save_path", f"{tracking.save_path}: is the server_state_path too")
 
     def write_state(self, tensors: Mapping[str, Tensor], done: int, method: str) -> None:
         """Write the state, atomically: before the model, as the round is lost without it."""
@@ -60,7 +60,7 @@ class ServerFiles:
         if path is None or not path.exists():
             if done:
                 raise UserError(
-                    f"train_args.start_round: {done}: there is no state to start from at {where}"
+                    "train_args.start_round", f"{done}: there is no state to start from at {where}"
                 )
             return None
         tensors, found = read_state(path, "server_state_path", method)
@@ -70,9 +70,10 @@ class ServerFiles:
             kept = sorted({number for number, _ in self._every_kept()} - {found})
             back = f"start_round to a kept round ({', '.join(map(str, kept))}), " if kept else ""
             raise UserError(
-                f"{where}: the state is of round {found}, start_round is {done}: set start_round: "
-                f"{found} and comm_round to the rounds that remain, {back}or move the file away to "
-                "start anew"
+                where,
+                f"the state is of round {found}, start_round is {done}",
+                f"set start_round: {found} and comm_round to the rounds that remain, {back}or "
+                "move the file away to start anew",
             )
         return tensors
 

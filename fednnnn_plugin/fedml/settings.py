@@ -130,20 +130,23 @@ def server_recipe(args: Any, method: str | None = None, *, also: tuple[str, ...]
     named = getattr(args, "federated_optimizer", None)
     if named in _SECURE:
         raise UserError(
-            f"federated_optimizer: {named}: norms cannot be taken of models that the server does "
-            "not see; must be FedAvg, or one of our methods"
+            "federated_optimizer",
+            f"{named}: norms cannot be taken of models that the server does not see",
+            "must be FedAvg, or one of our methods",
         )
     _refuse(args, "client_sampling", "client_availability", "client_method")
     if method is None:
         method = str(named) if named in RULES or names_code(named) else "FedNNNN"
     elif not isinstance(method, str) or (method not in RULES and not names_code(method)):
-        raise UserError(f"method: {method!r}: must be one of {', '.join(RULES)}")
+        raise UserError("method", f"{method!r}", f"must be one of {', '.join(RULES)}")
     own_code = is_allowed_code(RULE, method)
     rule = load_rule(method, RULE) if own_code else find_rule(method)
     if rule.client_method not in (None, "fedprox"):
         raise UserError(
-            f"federated_optimizer: {rule.name}: its clients train by {rule.client_method}, and a "
-            "deployment carries models alone: must be another rule"
+            "federated_optimizer",
+            f"{rule.name}: its clients train by {rule.client_method}, and a deployment carries "
+            "models alone",
+            "must be another rule",
         )
     warn_of_near_keys(args)
     warn_of_unused_keys(args, simulation=False)
@@ -204,13 +207,14 @@ def continue_from_state(args: Any) -> bool:
         return False
     path = getattr(args, "server_state_path", None)
     if not isinstance(path, str):
-        raise UserError("train_args.start_round: auto: needs tracking_args.server_state_path")
+        raise UserError("train_args.start_round", "auto: needs tracking_args.server_state_path")
     done = stored_round(Path(path).expanduser(), "server_state_path")
     total = getattr(args, "comm_round", None)
     if isinstance(total, int) and done >= total:
         raise UserError(
-            f"train_args.comm_round: {total}: all rounds are done (start_round: auto): raise it to "
-            f"go on from {printable(path)}"
+            "train_args.comm_round",
+            f"{total}: all rounds are done (start_round: auto): raise it to go on from "
+            f"{printable(path)}",
         )
     args.start_round = done
     if isinstance(total, int):
@@ -222,8 +226,9 @@ def client_recipe(args: Any) -> Recipe:
     """Return what a silo's client reads; ``prox_mu`` may stand beside any method; one needs it."""
     if getattr(args, "scenario", None) == "hierarchical":
         raise UserError(
-            "scenario: hierarchical: the processes of a silo would train apart with "
-            "FedNNNNClientTrainer: must be horizontal, or another client_trainer"
+            "scenario",
+            "hierarchical: the processes of a silo would train apart with FedNNNNClientTrainer",
+            "must be horizontal, or another client_trainer",
         )
     _refuse(args, "learning_rate_schedule", "train_transform", "client_method")
     needed = is_proximal(args) or getattr(args, "prox_mu", None) is not None
@@ -237,7 +242,7 @@ def _refuse(args: Any, *keys: str) -> None:
         allowed, why = _OF_SIMULATIONS[key]
         if (given := getattr(args, key, None)) not in (None, allowed):
             must = f"{allowed}, or left out" if allowed else "left out"
-            raise UserError(f"{key}: {shown(given)}: {why}: must be {must}")
+            raise UserError(key, f"{shown(given)}: {why}", f"must be {must}")
 
 
 def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:

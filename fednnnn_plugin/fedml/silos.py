@@ -24,14 +24,17 @@ def check_silos(args: Any, start_round: int) -> None:
         return
     if waited_for is not None and waited_for != drawn:
         raise UserError(
-            f"device_args.worker_num: {shown(waited_for)}: must be client_num_per_round, here "
-            f"{shown(drawn)}: FedML averages the first worker_num silos, and no others"
+            "device_args.worker_num",
+            shown(waited_for),
+            f"must be client_num_per_round, here {shown(drawn)}: FedML averages the first "
+            "worker_num silos, and no others",
         )
     ids = client_ids(args)
     if ids and len(ids) < drawn:
         raise UserError(
-            f"train_args.client_id_list: {len(ids)} silos: must be at least client_num_per_round, "
-            f"here {shown(drawn)}"
+            "train_args.client_id_list",
+            f"{len(ids)} silos",
+            f"must be at least client_num_per_round, here {shown(drawn)}",
         )
     known = max(len(ids), len(read_addresses(args)))
     if known > drawn:
@@ -63,16 +66,16 @@ def read_addresses(args: Any) -> list[str]:
     table = getattr(args, "grpc_ipconfig_path", None)
     where = f"comm_args.grpc_ipconfig_path: {shown(table)}"
     if not isinstance(table, str):
-        raise UserError(f"{where}: must be the file of gRPC's addresses")
+        raise UserError(where, allowed="must be the file of gRPC's addresses")
     try:
         with Path(table).open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
             ranks, columns = [row.get("rank") for row in rows], rows.fieldnames or ()
     except (OSError, ValueError, csv.Error) as error:
         why = getattr(error, "strerror", None) or "not a table in UTF-8"
-        raise UserError(f"{where}: cannot be read: {why}") from None
+        raise UserError(where, f"cannot be read: {why}") from None
     if lacking := [name for name in _COLUMNS if name not in columns]:
-        raise UserError(f"{where}: no column {', '.join(lacking)}; must have {','.join(_COLUMNS)}")
+        raise UserError(where, f"no column {', '.join(lacking)}", f"must have {','.join(_COLUMNS)}")
     return [rank for rank in ranks if rank not in (None, "", "0")]
 
 

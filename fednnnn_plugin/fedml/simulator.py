@@ -149,13 +149,16 @@ def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: An
     for hook in _HOOKS:
         if getattr(args, hook, False):
             raise UserError(
-                f"{hook}: true: a simulation of {method} runs none of FedML's security and privacy "
-                "hooks; leave it out or false"
+                hook,
+                f"true: a simulation of {method} runs none of FedML's security and privacy hooks",
+                "leave it out or false",
             )
     if isinstance(server_aggregator, FedNNNNAggregator):
         raise UserError(
-            f"server_aggregator: {type(server_aggregator).__name__}: a simulation of {method} "
-            "aggregates by that method; leave it out, or give your tester in its place"
+            "server_aggregator",
+            f"{type(server_aggregator).__name__}: a simulation of {method} aggregates by that "
+            "method",
+            "leave it out, or give your tester in its place",
         )
     if client_trainer is not None:
         warn_of_the_proximal_term(args)

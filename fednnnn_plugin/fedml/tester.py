@@ -145,10 +145,11 @@ def refuse_replaced(
     ]
     if replaced:
         raise UserError(
-            f"server_aggregator: {type(given).__name__}: replaces {', '.join(replaced)}: {why}; "
-            "test what you like in a ServerAggregator with test and test_all alone, and give that "
-            "to FedNNNNAggregator(model, args, tester=...), or to FedMLRunner where "
-            "federated_optimizer names our method"
+            "server_aggregator",
+            f"{type(given).__name__}: replaces {', '.join(replaced)}: {why}; test what you like "
+            "in a ServerAggregator with test and test_all alone, and give that to "
+            "FedNNNNAggregator(model, args, tester=...), or to FedMLRunner where "
+            "federated_optimizer names our method",
         )
 
 

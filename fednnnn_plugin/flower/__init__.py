@@ -9,8 +9,9 @@ from fednnnn_plugin.errors import UserError
 
 if find_spec("flwr") is None or find_spec("flwr.serverapp") is None:
     raise UserError(
-        "fednnnn_plugin.flower needs Flower 1.42 or later, on Python 3.11 or later and not beside "
-        "FedML: pip install 'fednnnn-plugin[flower]', in a clone pip install '.[flower]'"
+        "fednnnn_plugin.flower",
+        "needs Flower 1.42 or later, on Python 3.11 or later and not beside FedML",
+        "pip install 'fednnnn-plugin[flower]', in a clone pip install '.[flower]'",
     )
 
 from fednnnn_plugin.flower.registry import strategy as strategy

@@ -22,8 +22,10 @@ def strategy_class(name: str) -> type[RuleStrategy]:
     rule = RULES.get(name)
     if rule is not None and rule.client_method:
         raise UserError(
-            f"strategy: {name!r}: its clients train by the method {rule.client_method}, which is "
-            "the ClientApp's: use PaperFedAvg here, and train so there"
+            "strategy",
+            f"{name!r}: its clients train by the method {rule.client_method}, which is the "
+            "ClientApp's",
+            "use PaperFedAvg here, and train so there",
         )
     check_known("strategy", name, strategy_names())
     rule, made = RULES[name], _classes.get(name)

@@ -10,10 +10,10 @@ from fednnnn_plugin.server.admission import checked_positive
 def model_of(reply: Message) -> dict[str, Tensor]:
     """Return the model of a reply by names, or raise what says that it has none."""
     if reply.has_error():
-        raise UserError(f"error {reply.error.code}: {reply.error.reason}")
+        raise UserError(f"error {reply.error.code}", reply.error.reason)
     records = [*reply.content.array_records.values()]
     if len(records) != 1:
-        raise UserError(f"{len(records)} ArrayRecords: must be one")
+        raise UserError(f"{len(records)} ArrayRecords", allowed="must be one")
     return dict(records[0].to_torch_state_dict())
 
 
@@ -22,5 +22,5 @@ def weight_of(reply: Message, key: str) -> float:
     records = reply.content.metric_records.values()
     given = [metrics[key] for metrics in records if key in metrics]
     if len(given) != 1 or isinstance(given[0], list):
-        raise UserError(f"{key}: must be one number in its metrics, the client's weight")
+        raise UserError(key, allowed="must be one number in its metrics, the client's weight")
     return checked_positive(key, given[0])

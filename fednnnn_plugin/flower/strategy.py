@@ -158,8 +158,9 @@ class RuleStrategy(FedAvg):
             server = self._begin(arrays)
         elif self._returned is not None and self._returned != arrays:
             raise UserError(
-                f"{self.rule.name}: round {server_round}: the arrays are not those that it "
-                "returned: must not be changed, as clients get the served model, not these"
+                self.rule.name,
+                f"round {server_round}: the arrays are not those that it returned",
+                "must not be changed, as clients get the served model, not these",
             )
         self._is_fresh = False
         number, served = self._before + server_round, ArrayRecord(server.served)

@@ -41,7 +41,9 @@ class TensorBoard(Follower):
             from tensorboardX import SummaryWriter
         except ImportError:
             raise UserError(
-                "--tensorboard: tensorboardX is not installed: install fednnnn-plugin[tensorboard]"
+                "--tensorboard",
+                "tensorboardX is not installed",
+                "install fednnnn-plugin[tensorboard]",
             ) from None
         self._open = SummaryWriter
 
@@ -73,8 +75,9 @@ class WeightsAndBiases(Follower):
                 import wandb
             except ImportError:
                 raise UserError(
-                    "tracking_args.enable_wandb: true: wandb is not installed: install "
-                    "fednnnn-plugin[wandb]"
+                    "tracking_args.enable_wandb",
+                    "true: wandb is not installed",
+                    "install fednnnn-plugin[wandb]",
                 ) from None
             self._wandb: Any = wandb
             # The variable first: wandb reads it once a process, perhaps before it was set.
@@ -82,8 +85,9 @@ class WeightsAndBiases(Follower):
         is_online = mode not in ("offline", "dryrun", "disabled")
         if wandb.run is None and wandb.api.api_key is None and is_online:
             raise UserError(
-                "tracking_args.enable_wandb: true: Weights & Biases has no API key: run `wandb "
-                "login`, set WANDB_API_KEY, or set WANDB_MODE=offline"
+                "tracking_args.enable_wandb",
+                "true: Weights & Biases has no API key: run `wandb login`, set WANDB_API_KEY, or "
+                "set WANDB_MODE=offline",
             )
         self._options = {**options, "mode": mode}
 
@@ -95,7 +99,7 @@ class WeightsAndBiases(Follower):
             with _importing_nothing_from_here():
                 self._run = self._wandb.run or self._wandb.init(dir=str(folder), **options)
         except self._wandb.Error as error:
-            raise UserError(f"tracking_args.enable_wandb: true: {error}") from error
+            raise UserError("tracking_args.enable_wandb", f"true: {error}") from error
 
     def round_done(self, record: RoundRecord) -> None:
         """Log a round's numbers."""

@@ -56,7 +56,7 @@ def device_facts(device: torch.device) -> dict[str, str]:
     return facts | {name: str(version) for name, version in libraries.items()}
 
 
-def choose_gpu(gpu_id: int = 0, where: str = "gpu_id:", *, say: bool = True) -> torch.device:
+def choose_gpu(gpu_id: int = 0, where: str = "gpu_id", *, say: bool = True) -> torch.device:
     """Return the GPU that ``where`` asks for, or the CPU where there is none, and ``say`` so."""
     visible = visible_gpus()
     if not visible:
@@ -64,7 +64,9 @@ def choose_gpu(gpu_id: int = 0, where: str = "gpu_id:", *, say: bool = True) -> 
             _log.warning("device_args.using_gpu: no GPU is visible: running on the CPU")
         return torch.device("cpu")
     if gpu_id >= visible:
-        raise UserError(f"device_args.{where} {gpu_id}: must be below {visible}, the visible GPUs")
+        raise UserError(
+            f"device_args.{where}", gpu_id, f"must be below {visible}, the visible GPUs"
+        )
     torch.cuda.init()  # from here on its generator is seeded with the others
     return torch.device("cuda", gpu_id)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fednnnn_plugin.processes.endings import ENDING
 from fednnnn_plugin.processes.fork_messages import Result, Slot, report_to
-from fednnnn_plugin.processes.workers import Call
+from fednnnn_plugin.processes.workers import Call, Failure
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 #: Seconds after which a fork that has said nothing is named, and after which one is ended that has
@@ -70,7 +70,7 @@ class Fork:
         code = self.process.exitcode or 0
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
         why = self._stuck or f"its process was ended {how}"
-        return Result(raised=(why, False, None, ""), is_last=True)
+        return Result(raised=(Failure(why), None, ""), is_last=True)
 
     def has_ended(self) -> bool:
         """Tell whether it has, also where its own children hold the pipe; look after it."""

@@ -32,7 +32,7 @@ class Result:
 
     given: Any = None
     in_slot: bool = False
-    raised: tuple[str, bool, bytes | None, str] | None = None
+    raised: tuple[Exception, bytes | None, str] | None = None
     is_last: bool = False  # its process has died
 
     @classmethod
@@ -46,20 +46,18 @@ class Result:
 
     @classmethod
     def of_error(cls, error: BaseException) -> "Result":
-        """Return what a call raised: a line, whether it is all, the cause, its traceback."""
+        """Return what a call raised: its line, the cause, its traceback."""
         text = "".join(traceback.format_exception(error))
-        users = isinstance(error, UserError)
-        cause = error.__cause__ if users else error
-        return cls(raised=(str(Failure.of(error)), users, _sent(cause) if cause else None, text))
+        cause = error.__cause__ if isinstance(error, UserError) else error
+        return cls(raised=(Failure.of(error), _sent(cause) if cause else None, text))
 
     def value(self, slot: Slot) -> Any:
         """Return the result, or the error, with its traceback's text as the last cause."""
         if self.raised is None:
             return slot if self.in_slot else self.given
-        line, users, sent, text = self.raised
-        failure = UserError(line) if users else Failure(line)
-        if text and (sent or not users):
-            failure.__cause__ = RuntimeError(line)
+        failure, sent, text = self.raised
+        if text and (sent or not isinstance(failure, UserError)):
+            failure.__cause__ = RuntimeError(str(failure))
             with suppress(Exception):  # a module that this process cannot import
                 failure.__cause__ = pickle.loads(sent) if sent else failure.__cause__
             failure.__cause__.__cause__ = _Traceback(text)

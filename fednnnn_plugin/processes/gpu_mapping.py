@@ -27,11 +27,11 @@ def read_mapping(path: Path, key: str | None) -> list[int]:
     try:
         mappings = reading.read_mapping(path, "GPU mappings by name")
     except UserError as error:
-        raise UserError(f"device_args.gpu_mapping_file: {error}") from None
+        raise UserError("device_args.gpu_mapping_file", error) from None
     if key not in mappings:
         known = ", ".join(map(printable, mappings))
         raise UserError(
-            f"device_args.gpu_mapping_key: {key!r}: not in {path}, which has the keys {known}"
+            "device_args.gpu_mapping_key", f"{key!r}: not in {path}, which has the keys {known}"
         )
     return _gpus(mappings[key], f"device_args.gpu_mapping_file: {path}: {key}")
 
@@ -49,7 +49,10 @@ def _gpus(hosts: object, where: str) -> list[int]:
         counts = _HOSTS.validate_python(hosts).values()
     except ValidationError:
         raise UserError(
-            f"{where}: must give for each host once how many processes each of its GPUs takes, "
-            "as in host1: [2, 1]"
+            where,
+            allowed=(
+                "must give for each host once how many processes each of its GPUs takes, as in "
+                "host1: [2, 1]"
+            ),
         ) from None
     return [gpu for host in counts for gpu, processes in enumerate(host) for _ in range(processes)]

@@ -28,10 +28,12 @@ def choose_ranks(backend: str | None) -> Ranks:
     together never run each alone: that is an error of the user's, or of the launcher's.
     """
     if backend not in ("sp", "MPI", None):
-        raise UserError(f"backend: {shown(backend)}: must be 'sp' or 'MPI'")
+        raise UserError("backend", shown(backend), "must be 'sp' or 'MPI'")
     launched = launched_ranks()
     if backend == "sp" and launched > 1:
-        raise UserError(f"{BACKEND} sp: {launched} processes were launched: start one, or use MPI")
+        raise UserError(
+            f"{BACKEND} sp", f"{launched} processes were launched", "start one, or use MPI"
+        )
     if backend != "MPI" and launched == 1:
         return Ranks()
     try:
@@ -39,14 +41,15 @@ def choose_ranks(backend: str | None) -> Ranks:
     except (ImportError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"{BACKEND} MPI: mpi4py does not import ({reason}): install fednnnn-plugin[mpi]"
+            f"{BACKEND} MPI", f"mpi4py does not import ({reason})", "install fednnnn-plugin[mpi]"
         ) from None
     ranks = MpiRanks(MPI.COMM_WORLD)
     if launched not in (1, ranks.size):
         raise UserError(
-            f"{BACKEND} MPI: {launched} processes were launched, but MPI sees {ranks.size}: launch "
-            f"them with the mpirun of the MPI that mpi4py uses ({ranks.library}); under Slurm, "
-            "srun with --mpi=pmix, or mpirun"
+            f"{BACKEND} MPI",
+            f"{launched} processes were launched, but MPI sees {ranks.size}",
+            f"launch them with the mpirun of the MPI that mpi4py uses ({ranks.library}); under "
+            "Slurm, srun with --mpi=pmix, or mpirun",
         )
     return ranks
 

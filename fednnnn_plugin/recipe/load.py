@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fednnnn_plugin.errors import OVERRIDES, UserError, joined, printable
+from fednnnn_plugin.errors import OVERRIDES, UserError, UserErrors, printable
 from fednnnn_plugin.reading import NotReadableError, read_mapping, read_yaml, write_yaml
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys, own_keys
@@ -52,8 +52,8 @@ def load_recipe(
     _replace(sections, objects)
     overridden = _override(sections, overrides)
     if twice := overridden & objects.keys():
-        raise UserError(
-            joined(f"{OVERRIDES} {key}: an object was given for it" for key in sorted(twice))
+        raise UserErrors(
+            UserError(f"{OVERRIDES} {key}", "an object was given for it") for key in sorted(twice)
         )
     if clients:
         _follow_split(sections, clients, overridden)
@@ -140,7 +140,7 @@ def _override(sections: dict[str, Any], overrides: Sequence[str]) -> set[str]:
 
     A null takes a setting away, so that its default holds; what is no setting is for others to say.
     """
-    problems: list[str] = []
+    problems: list[UserError] = []
     applied: set[str] = set()
     known = known_keys()
     for override in overrides:
@@ -149,7 +149,7 @@ def _override(sections: dict[str, Any], overrides: Sequence[str]) -> set[str]:
             section, key = _target(target.strip() if equals else "")
             value = read_yaml(text)
         except NotReadableError as error:
-            problems.append(f"{OVERRIDES} {printable(override)}: {error}")
+            problems.append(UserError(f"{OVERRIDES} {printable(override)}", error))
             continue
         if isinstance(keys := sections.get(section), dict):
             keys[key] = value
@@ -157,7 +157,7 @@ def _override(sections: dict[str, Any], overrides: Sequence[str]) -> set[str]:
                 del keys[key]
             applied.add(f"{section}.{key}")
     if problems:
-        raise UserError(joined(problems))
+        raise UserErrors(problems)
     return applied
 
 

@@ -27,7 +27,7 @@ def method_keys() -> dict[str, Key]:
 def find_method(name: object, caller: Caller) -> Rule:
     """The rule of a name, imported where it is the user's and may run; else a ``UserError``."""
     rule = _find(name, RULES, load_rule, RULE, caller)
-    _check_keys(name, rule.keys)
+    _check_keys(RULE, name, rule.keys)
     return rule
 
 
@@ -36,22 +36,22 @@ def find_client_method(name: object, rule: Rule | None, caller: Caller) -> type[
     of_rule = rule.client_method if rule else None
     if rule and of_rule and of_rule not in METHODS and not names_code(of_rule):
         allowed = f"must be one of {', '.join(METHODS)}{did_you_mean(of_rule, METHODS)}"
-        raise UserError(f"{shown(of_rule)}, which {rule.name} names: {allowed}")
+        raise UserError(CLIENT_METHOD, f"{shown(of_rule)}, which {rule.name} names", allowed)
     if name is None and of_rule is None:
         return ClientMethod
     name = of_rule if name is None else name
     method = _find(name, METHODS, load_client_method, CLIENT_METHOD, caller)
-    _check_keys(name, method.keys)
+    _check_keys(CLIENT_METHOD, name, method.keys)
     if rule and of_rule and of_rule != name:
-        raise UserError(f"{shown(name)}: {rule.name}'s is {of_rule}: leave it out, or at that")
+        given = f"{shown(name)}: {rule.name}'s is {of_rule}"
+        raise UserError(CLIENT_METHOD, given, "leave it out, or at that")
     for key in sorted(method.keys.keys() & rule.keys.keys()) if rule else ():
+        its = f"{name}: its key {key}"
         if rule and of_rule is None:
-            raise UserError(f"{name}: its key {key} is {rule.name}'s too; call it otherwise")
+            raise UserError(CLIENT_METHOD, f"{its} is {rule.name}'s too", "call it otherwise")
         if rule and not method.keys[key].is_same(rule.keys[key]):
-            raise UserError(
-                f"{name}: its key {key} has another range or default than {rule.name}'s: must be "
-                "the same"
-            )
+            given = f"{its} has another range or default than {rule.name}'s"
+            raise UserError(CLIENT_METHOD, given, "must be the same")
     return method
 
 
@@ -68,11 +68,11 @@ def method_settings(
     try:
         rule = find_method(named, caller)
     except UserError as error:
-        problems[RULE] = str(error)
+        problems[RULE] = error.problem
     try:
         client = find_client_method(client_named, rule, caller)
     except UserError as error:
-        problems[CLIENT_METHOD] = str(error)
+        problems[CLIENT_METHOD] = error.problem
     every = method_keys()
     client_name = str(named) if client_named is None else f"client_method {client_named}"
     needs = dict.fromkeys(rule.keys if rule else (), str(named))
@@ -108,26 +108,25 @@ def _find(
     if not names_code(name) and str(name) in known:  # custom code may run or may not
         return known[str(name)]
     if not names_code(name):
-        given = "missing;" if name is None else f"{shown(name)}:"
+        given = "missing" if name is None else shown(name)
         allowed = f"must be one of {', '.join(known)}, or MODULE:CLASS"
         meant = _USUAL.get(str(name).lower(), name)
         hint = did_you_mean(meant, known)
         if where == RULE and str(name).lower() in METHODS:
             hint = f"; it is a client method: {CLIENT_METHOD}: {str(name).lower()}"
-        raise UserError(f"{given} {allowed}{hint}")
-    try:
-        if caller.allow_code:
-            return load(str(name), where)
+        raise UserError(where, given, f"{allowed}{hint}")
+    if not caller.allow_code:
         raise refuse_code(where, str(name))
-    except UserError as error:
-        raise UserError(str(error).removeprefix(f"{where}: ")) from None
+    return load(str(name), where)
 
 
-def _check_keys(name: object, keys: Collection[str]) -> None:
+def _check_keys(where: str, name: object, keys: Collection[str]) -> None:
     for section in SECTIONS:
         for key in own_keys(section):
             if key in keys:
-                raise UserError(f"{name}: its key {key} is every recipe's; call it otherwise")
+                raise UserError(
+                    where, f"{name}: its key {key} is every recipe's", "call it otherwise"
+                )
 
 
 def _owners(key: str) -> list[str]:

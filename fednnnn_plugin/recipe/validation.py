@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fednnnn_plugin.data.sets import find_dataset
-from fednnnn_plugin.errors import MAX_LINES, UserError, did_you_mean, joined, shown
+from fednnnn_plugin.errors import MAX_LINES, UserError, UserErrors, did_you_mean, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE, method_keys, method_settings
@@ -49,7 +49,7 @@ def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
     values: dict[str, object] = {"name": name, **sections}
     problems: dict[str, str] = {}
     if not caller.foreign and (left := sorted(named_objects(sections) - caller.objects)):
-        raise UserError(f"{caller.where(', '.join(left))}: {ONLY_GIVEN}")
+        raise UserError(caller.where(", ".join(left)), ONLY_GIVEN)
     train = sections.get("train_args")
     if isinstance(train, dict):
         settings, problems = method_settings(train, caller)
@@ -67,8 +67,7 @@ def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
         for entry in error.errors(include_url=False):
             problems.setdefault(*_problem(entry))
     if problems:
-        lines = [f"{caller.where(key)}: {text}" for key, text in problems.items()]
-        raise UserError(joined(lines))
+        raise UserErrors(UserError(caller.where(key), text) for key, text in problems.items())
     return recipe
 
 

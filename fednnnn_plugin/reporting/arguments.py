@@ -23,7 +23,7 @@ HUE = Option("hue", "--hue")
 def checked_path(what: object, given: object) -> Path:
     """A path, of which ``~`` is the home directory."""
     if not isinstance(given, str | os.PathLike):
-        raise UserError(f"{what}: {shown(given)}: must be a path")
+        raise UserError(what, shown(given), "must be a path")
     with suppress(RuntimeError):  # no such home directory: it is a name like others
         return Path(given).expanduser()
     return Path(given)
@@ -55,7 +55,7 @@ def checked_names(what: object, given: object) -> list[str]:
         names = list(names)
         if all(isinstance(name, str) for name in names):
             return names
-    raise UserError(f"{what}: {shown(given)}: must be a name, or a list of names")
+    raise UserError(what, shown(given), "must be a name, or a list of names")
 
 
 def parsed_target(given: object) -> tuple[str | None, float]:
@@ -67,5 +67,5 @@ def parsed_target(given: object) -> tuple[str | None, float]:
             value = float(value)
     if not isinstance(value, Real) or not isfinite(value):
         must = "must be a finite number, or NAME=NUMBER, as worst_10=0.6"
-        raise UserError(f"{TARGET}: {shown(given)}: {must}")
+        raise UserError(TARGET, shown(given), must)
     return name.strip() or None, float(value)

@@ -91,7 +91,7 @@ def arrange(
     if set(ARRANGED) <= set(runs) and not by:
         return runs
     if runs.empty:
-        raise UserError("runs: no round is left; there must be at least one")
+        raise UserError("runs", "no round is left; there must be at least one")
     runs = _apart(runs)
     heads = _heads(runs)
     ranked = [part for _, part in heads.groupby(["data", "condition"])]
@@ -123,9 +123,9 @@ def check_runs(given: object) -> None:
     """Refuse what is no table of ``read_runs``."""
     must = "must be a table of read_runs"
     if not isinstance(given, pd.DataFrame):
-        raise UserError(f"runs: {shown(given)}: {must}")
+        raise UserError("runs", shown(given), must)
     if missing := [name for name in (*IDENTITY, "round") if name not in given]:
-        raise UserError(f"runs: no column {', '.join(missing)}; {must}")
+        raise UserError("runs", f"no column {', '.join(missing)}", must)
 
 
 def placed(runs: pd.DataFrame) -> pd.DataFrame:

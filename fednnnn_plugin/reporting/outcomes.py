@@ -56,7 +56,7 @@ def reaching(
     runs' ``outcomes`` by that metric.
     """
     if {*every["metric"]} <= {ACCURACY, WORST_10} and not 0.0 < target <= 1.0:
-        raise UserError(f"{TARGET}: {target:g}: an accuracy must be above 0 and at most 1")
+        raise UserError(TARGET, f"{target:g}: an accuracy must be above 0 and at most 1")
     runs = with_values(runs, metric)
     there = (runs["value"] <= target).where(runs["lower_is_better"], runs["value"] >= target)
     first = runs[there].groupby("run")["round"].min().reindex(every["run"])

@@ -29,15 +29,16 @@ def check_free(out: Path, *, overwrite: bool) -> None:
     """Refuse a folder with files of a report's names, unless to ``overwrite`` a report."""
     where = printable(out)
     if out.exists() and not out.is_dir():
-        raise UserError(f"{OUT}: {where}: is no folder")
+        raise UserError(OUT, f"{where}: is no folder")
     there = [name for name in _PARTS if os.path.lexists(out / name)]
     if there and not overwrite:
         raise UserError(
-            f"{OUT}: {where}: {there[0]} is there already: replace a report with {OVERWRITE}, or "
-            "name another folder"
+            OUT,
+            f"{where}: {there[0]} is there already",
+            f"replace a report with {OVERWRITE}, or name another folder",
         )
     if there and not _is_report(out):
-        raise UserError(f"{OUT}: {where}: {there[0]} is of no report: name another folder")
+        raise UserError(OUT, f"{where}: {there[0]} is of no report", "name another folder")
 
 
 def write_report(out: Path, files: Files) -> None:

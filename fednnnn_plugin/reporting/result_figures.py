@@ -61,7 +61,7 @@ def _last_results(runs: pd.DataFrame, name: str) -> Iterator[tuple[str, pd.DataF
     """The results of each line's runs in their last round that has some."""
     found = results_of(runs, name)
     if found.empty:
-        raise UserError(f"runs: none has a {name}")
+        raise UserError("runs", f"none has a {name}")
     found = found.merge(runs[["run", "label"]].drop_duplicates(), on="run")
     last = found[found["round"] == found.groupby("run")["round"].transform("max")]
     for label in runs["label"].unique():

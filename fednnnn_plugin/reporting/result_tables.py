@@ -78,7 +78,7 @@ def _results(given: Sequence[Any], name: str) -> pd.DataFrame:
         runs = read_runs(*given)
     found = results_of(runs, name)
     if found.empty:
-        raise UserError(f"runs: none has a {name}: those with {_KEYS[name]} do")
+        raise UserError("runs", f"none has a {name}: those with {_KEYS[name]} do")
     return found
 
 
@@ -107,7 +107,7 @@ def _read(path: Path, name: str) -> pd.DataFrame | None:
         numbers = [column for column in columns if column not in ("client", "name")]
         table[numbers] = table[numbers].astype(float)
     except (OSError, ValueError) as error:
-        raise UserError(f"{printable(path)}: cannot be read: {reason(error)}") from None
+        raise UserError(printable(path), f"cannot be read: {reason(error)}") from None
     counts = [column for column in numbers if column not in _FLOATS]
     table = table.astype(dict.fromkeys(counts, "Int64"))
     if name == CLIENTS and table["client"].str.isdigit().all():

@@ -182,7 +182,7 @@ def read_plan(folder: Path) -> Plan:
     except ValidationError as error:
         first = error.errors()[0]
         place = "".join(f"{part}: " for part in first["loc"])
-        raise UserError(f"{path}: {place}damaged, not a study's: {first['msg']}") from None
+        raise UserError(path, f"{place}damaged, not a study's: {first['msg']}") from None
 
 
 def _points(plan: Plan) -> pd.DataFrame:

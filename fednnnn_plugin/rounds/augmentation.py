@@ -55,8 +55,9 @@ class Augmentation:
         if isinstance(found, Tensor):
             form = f"{found.dtype} of {list(found.shape)}"
         raise UserError(
-            f"{TRANSFORM}: gives {form} for a batch of {inputs.dtype} of {list(inputs.shape)}: "
-            "must keep shape and dtype"
+            TRANSFORM,
+            f"gives {form} for a batch of {inputs.dtype} of {list(inputs.shape)}",
+            "must keep shape and dtype",
         )
 
 

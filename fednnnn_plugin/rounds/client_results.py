@@ -39,7 +39,7 @@ def classes_of(data: FederatedData | LoaderData, weighting: str) -> Classes:
         unknown = [None] * count
         return Classes(numbers, unknown, unknown, unknown)
     if data.train_labels.is_floating_point():
-        raise UserError(f"{PER_CLASS}: true: the labels are numbers: must be false")
+        raise UserError(PER_CLASS, "true: the labels are numbers", "must be false")
     samples, clients = torch.zeros(2, count, dtype=torch.int64)
     weights, total = torch.zeros(count, dtype=torch.float64), 0
     for positions in data.client_indices:

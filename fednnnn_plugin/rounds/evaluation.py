@@ -137,8 +137,10 @@ def _by_class(predicted: Tensor | None, targets: Tensor, classes: int) -> Tensor
     """Return of each class how many samples it has, and how many of them are correct: [C, 2]."""
     if predicted is None:
         raise UserError(
-            f"{PER_CLASS}: true: the test has no accuracy, as its labels are no classes or the "
-            "outputs have no column for each: must be false"
+            PER_CLASS,
+            "true: the test has no accuracy, as its labels are no classes or the outputs have no "
+            "column for each",
+            "must be false",
         )
     # A last row for labels of no class.
     rows = torch.where((targets >= 0) & (targets < classes), targets, classes).flatten()

@@ -80,7 +80,7 @@ def widest_group(
         return 1
     if why := why_alone():
         if isinstance(setting, int):
-            raise UserError(f"train_args.client_batching: {setting}: must be auto or off: {why}")
+            raise UserError("train_args.client_batching", setting, f"must be auto or off: {why}")
         _log.warning("clients train one after another: %s", why)
         return 1
     if isinstance(setting, int):
@@ -161,7 +161,7 @@ def kept_widths(folder: RunFolder, most: int) -> Widths | None:
     except (OSError, ValidationError):
         widths = {}
     if 0 not in widths:
-        raise UserError(f"{RESUME}: {folder.widths}: damaged: begin anew with {OVERWRITE}")
+        raise UserError(RESUME, f"{folder.widths}: damaged", f"begin anew with {OVERWRITE}")
     return {first: min(width, most) for first, width in widths.items()}
 
 

@@ -34,8 +34,9 @@ class LoaderData:
             if isinstance(loader, Iterator):
                 kind = type(loader).__name__
                 raise UserError(
-                    f"dataset: {whose}: {kind}, which can be gone through once: must be a "
-                    "DataLoader or a list of batches"
+                    "dataset",
+                    f"{whose}: {kind}, which can be gone through once",
+                    "must be a DataLoader or a list of batches",
                 )
 
     @property
@@ -104,6 +105,7 @@ def batches_in(loader: Any, client: int, key: str, why: str) -> int:
         return len(loader)
     except TypeError as error:
         raise UserError(
-            f"train_args.{key}: client {client}'s data: {type(loader).__name__}: must have a "
-            f"length, as {why}"
+            f"train_args.{key}",
+            f"client {client}'s data: {type(loader).__name__}",
+            f"must have a length, as {why}",
         ) from error

@@ -24,6 +24,8 @@ from fednnnn_plugin.processes.devices import is_out_of_memory
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import exception_text, on_threads
 
+_METHOD = "train_args.client_method"
+
 
 class Uploaded(NamedTuple):
     """What m clients contribute: ``Δ'_k``, its weights, and what they keep and return."""
@@ -68,16 +70,13 @@ class MethodCalls:
     def try_all(self) -> None:
         """Call all on zeros: what is wrong ends the run before the first round."""
         kept, nothing = self.zeros(self.method.keeps, 1), torch.zeros_like(self.like[None])
-        try:
-            with self.called("try"):
-                self._corrected(kept, 1)
-                if self.method.has_gradient:
-                    number = torch.zeros_like(nothing[:, :1], dtype=torch.int64)
-                    self._gradient(kept, nothing, torch.zeros_like, number)
-                self._upload(nothing, [1], [1.0], kept)
-                self._finish_round(self.zeros(self.method.returns), 1.0)
-        except RunError as error:
-            raise UserError(f"train_args.{error}") from error.__cause__
+        with self.called("try"):
+            self._corrected(kept, 1)
+            if self.method.has_gradient:
+                number = torch.zeros_like(nothing[:, :1], dtype=torch.int64)
+                self._gradient(kept, nothing, torch.zeros_like, number)
+            self._upload(nothing, [1], [1.0], kept)
+            self._finish_round(self.zeros(self.method.returns), 1.0)
 
     def correction(self, kept: Vectors, clients: int) -> Correction | None:
         """Return what the method changes in the steps of a group.
@@ -131,7 +130,7 @@ class MethodCalls:
             nonlocal computed
             computed += 1
             if computed > method.evaluations:
-                raise UserError(f"gradient: computes more than evaluations, {method.evaluations}")
+                raise UserError("gradient", f"computes more than evaluations, {method.evaluations}")
             self._checked("gradient_at", {"points": points}, ["points"], len(weights))
             try:
                 return gradient_at(points)
@@ -194,12 +193,12 @@ class MethodCalls:
     ) -> dict[str, Tensor]:
         """Return what a method gave, if it is what it says that it gives, in the model's dtype."""
         if {*given} != {*names}:
-            raise UserError(f"{what}: gives {printable(sorted(given))}: must be {sorted(names)}")
+            raise UserError(what, f"gives {printable(sorted(given))}", f"must be {sorted(names)}")
         for name, vector in given.items():
             shape = (*rows, self.length(name))
             if not isinstance(vector, Tensor) or vector.shape != shape:
                 own = list(vector.shape) if isinstance(vector, Tensor) else type(vector).__name__
-                raise UserError(f"{what}: {name}: {printable(own)}: must be {list(shape)}")
+                raise UserError(what, f"{name}: {printable(own)}", f"must be {list(shape)}")
         return {name: given[name].detach().to(self.like) for name in names}
 
     @contextmanager
@@ -223,17 +222,20 @@ class MethodCalls:
         except (Exception, SystemExit) as error:
             if in_training and is_out_of_memory(error):
                 raise  # of a group that is to be narrower
+            if isinstance(error, RunError) or getattr(error, "where", "") == _METHOD:
+                raise  # said by a call within
             said = str(error) if isinstance(error, UserError) else f"raised {exception_text(error)}"
-            when = f"round {self.number}: " if self.number else ""
-            raise RunError(f"{when}client_method: {said}") from error
+            if not self.number:
+                raise UserError(_METHOD, said) from error
+            raise RunError(f"round {self.number}: client_method: {said}") from error
 
 
 def _positive(weights: object, m: int) -> list[float]:
     """Return the weights that a method gave, if they can be."""
     shape = list(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
     if not isinstance(weights, Tensor) or shape != [m, 1]:
-        raise UserError(f"upload: weights: {printable(shape)}: must be {[m, 1]}")
+        raise UserError("upload", f"weights: {printable(shape)}", f"must be {[m, 1]}")
     found: list[float] = weights.squeeze(1).tolist()
     if not all(0 < weight < math.inf for weight in found):
-        raise UserError(f"upload: weights: {found}: must be positive and finite")
+        raise UserError("upload", f"weights: {found}", "must be positive and finite")
     return found

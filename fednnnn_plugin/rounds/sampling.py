@@ -144,8 +144,9 @@ def _checked(given: Any, where: str, num_clients: int, cohort_size: int | None) 
     if wrong:
         many = "" if cohort_size is None else f"{cohort_size} "
         raise UserError(
-            f"{where}: {wrong}: must be {many}different clients, whole numbers of 0 to "
-            f"{num_clients - 1}"
+            where,
+            wrong,
+            f"must be {many}different clients, whole numbers of 0 to {num_clients - 1}",
         )
     return clients
 

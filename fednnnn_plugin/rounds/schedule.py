@@ -52,7 +52,7 @@ class Schedule:
                 there = available_clients(self.available, number, total)
             with_data = [client for client in there if self.client_sizes[client]]
             if not with_data:
-                raise UserError(f"{AVAILABILITY}: round {number}: no client with data is available")
+                raise UserError(AVAILABILITY, f"round {number}: no client with data is available")
             if self.sampling == "round_robin":
                 return in_turn(number, with_data, total, m)
             if self.sampling == "by_size":
@@ -62,7 +62,7 @@ class Schedule:
         drawn = draw_cohort(self.seed, number, total, m, self.sampler)
         if cohort := [client for client in drawn if self.client_sizes[client]]:
             return cohort
-        raise UserError(f"{SAMPLING}: round {number}: none of its clients has data")
+        raise UserError(SAMPLING, f"round {number}: none of its clients has data")
 
     def weight(self, client: int) -> float:
         """Return ``a_k``, of which ``α_k`` is the share in the round."""

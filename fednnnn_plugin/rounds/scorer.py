@@ -87,8 +87,8 @@ class Scorer:
                 return float(get_scorer(self.name)(estimator, outputs.numpy(), targets.numpy()))
         except (ValueError, AttributeError) as error:  # it is not one of such outputs
             why = f" (the test has no sample of class {lacking[0]})" if lacking else ""
-            problem = f"validation_args.metrics: {self.name}: {reason(error)}{why}"
-            raise UserError(problem) from None
+            problem = f"{self.name}: {reason(error)}{why}"
+            raise UserError("validation_args.metrics", problem) from None
 
 
 def _is_yes_or_no(targets: Tensor) -> bool:

@@ -264,7 +264,7 @@ def _trial(what: str) -> Iterator[None]:
     except UserError as error:
         raise StartError(f"{error}; tried before round 1") from error.__cause__
     except Failure as error:
-        raise StartError(f"{what} failed: {error}") from cause_of(error)
+        raise StartError(f"{what} failed", error) from cause_of(error)
 
 
 @contextmanager

@@ -83,8 +83,9 @@ class CheckpointFolder:
             return found
         if late:
             raise UserError(
-                f"{RESUME}: {self.path.parent / 'metrics.jsonl'}: line {recorded + 1} is damaged "
-                f"or missing: mend it, or begin anew with {OVERWRITE}"
+                RESUME,
+                f"{self.path.parent / 'metrics.jsonl'}: line {recorded + 1} is damaged or missing",
+                f"mend it, or begin anew with {OVERWRITE}",
             )
         return None
 

@@ -63,7 +63,7 @@ class RunFolder:
         may lead to others' files, and on a pipe a run would wait for ever.
         """
         if Path(os.path.realpath(self.path)) == Path.cwd():  # a loop of links is no error to it
-            raise UserError(f"{OUTPUT}: must name a folder for the run, not the current one")
+            raise UserError(OUTPUT, allowed="must name a folder for the run, not the current one")
         folders = (self.checkpoints, self.clients, *self._tracked)
         kept = (*checkpoints_in(self.checkpoints), *client_files_in(self.clients))
         files = (self._lock, *self._files, *kept)
@@ -72,31 +72,33 @@ class RunFolder:
             fits = path.is_dir() if path in folders else path.is_file()
             if path.is_symlink() or not fits:
                 kind = "folder" if path in folders else "regular file"
-                raise UserError(f"{OUTPUT}: {path}: not a {kind}: move it away")
+                raise UserError(OUTPUT, f"{path}: not a {kind}", "move it away")
         if mode == "new" and self.holds_rounds():
             raise UserError(
-                f"{OUTPUT}: {self.path}: it already holds a run; continue with {RESUME}, replace "
-                f"it with {OVERWRITE}, or choose another folder"
+                OUTPUT,
+                f"{self.path}: it already holds a run",
+                f"continue with {RESUME}, replace it with {OVERWRITE}, or choose another folder",
             )
         if mode == "new" and there and self._lock not in there:
             raise UserError(
-                f"{OUTPUT}: {there[0]}: it is there already; replace it with {OVERWRITE}, or "
-                "choose another folder"
+                OUTPUT,
+                f"{there[0]}: it is there already",
+                f"replace it with {OVERWRITE}, or choose another folder",
             )
         if mode == "resume" and self.recipe not in there and self.holds_rounds():
             raise UserError(
-                f"{RESUME}: {self.recipe}: missing: put it back, or begin anew with {OVERWRITE}"
+                RESUME, f"{self.recipe}: missing", f"put it back, or begin anew with {OVERWRITE}"
             )
         if mode == "resume" and self.recipe not in there and self._lock not in there:
             raise UserError(
-                f"{RESUME}: {self.path}: it holds no run; leave {RESUME} out to begin one"
+                RESUME, f"{self.path}: it holds no run", f"leave {RESUME} out to begin one"
             )
 
     def check_free(self) -> None:
         """Refuse a folder that cannot be made or written to, or that is in use; make none."""
         nearest = next(p for p in (self.path, *self.path.parents) if os.path.lexists(p))
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-            raise UserError(f"{OUTPUT}: {self.path}: cannot be written to")
+            raise UserError(OUTPUT, f"{self.path}: cannot be written to")
         if self._lock.exists():
             with self._acquire():
                 pass
@@ -127,7 +129,7 @@ class RunFolder:
             if error.errno in _DISK_FULL:
                 raise OSError(error.errno, error.strerror, str(self.path)) from error
             raise UserError(
-                f"{OUTPUT}: {self.path}: cannot be written to: {error.strerror}"
+                OUTPUT, f"{self.path}: cannot be written to: {error.strerror}"
             ) from None
         with held, resumable():
             self.check(mode)  # again: a run may have begun and ended in the meantime
@@ -146,7 +148,7 @@ class RunFolder:
         try:
             return FileLock(self._lock, timeout=0).acquire()  # the kernel's: ends with its process
         except Timeout:
-            raise UserError(f"{OUTPUT}: {self.path}: another run is writing to it") from None
+            raise UserError(OUTPUT, f"{self.path}: another run is writing to it") from None
 
     def check_held(self) -> None:
         """Refuse to write where the folder was moved or its lock removed since it was locked.

@@ -147,7 +147,9 @@ class KeptServer:
         evaluation = {name.removeprefix(_EVALUATION): tensors.pop(name) for name in names}
         state = server.restore(tensors, torch.device("cpu"))
         if state is None or evaluation.keys() != server.layout.forms.keys():
-            raise UserError(f"state_path: {path}: the state is of another model, or trained names")
+            raise UserError(
+                "state_path", f"{path}: the state is of another model, or trained names"
+            )
         return replace(state, evaluation=server.layout.gather(evaluation)), done
 
     def _once(self, state: State) -> dict[str, Tensor]:

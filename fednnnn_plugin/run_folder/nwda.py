@@ -93,10 +93,14 @@ class NWDARecorder:
                 ``metrics.jsonl``. A client that is not finite is left out, with a warning.
         """
         if isinstance(round, bool) or not isinstance(round, SupportsIndex) or round.__index__() < 1:
-            raise UserError(f"NWDARecorder: round: {round!r}: must be a whole number of at least 1")
+            raise UserError(
+                "NWDARecorder", f"round: {round!r}", "must be a whole number of at least 1"
+            )
         accuracy, loss = _number("test_acc", test_acc), _number("test_loss", test_loss)
         if accuracy is not None and not 0 <= accuracy <= 1:
-            raise UserError(f"NWDARecorder: test_acc: {test_acc!r}: must be from 0 to 1, or None")
+            raise UserError(
+                "NWDARecorder", f"test_acc: {test_acc!r}", "must be from 0 to 1, or None"
+            )
         if loss is not None and not math.isfinite(loss):
             loss = None
         for name, state in (("global_state", global_state), ("served_state", served_state)):
@@ -105,16 +109,16 @@ class NWDARecorder:
                 for entry, tensor in state.items()
                 if self._trainable is None or entry in self._trainable
             ):
-                raise UserError(f"NWDARecorder: {name}: must map names to tensors")
+                raise UserError("NWDARecorder", name, "must map names to tensors")
         trainable = self._names(global_state)
         part = UpdateAccumulator({n: global_state[n] for n in trainable}, trainable)
         try:
             for state, weight in zip(clients, weights, strict=True):
                 if not isinstance(state, Mapping):
-                    raise UserError(f"client: {type(state).__name__}: must map names to tensors")
+                    raise UserError("client", type(state).__name__, "must map names to tensors")
                 part.add({n: t for n, t in state.items() if n in trainable}, weight)
         except (TypeError, ValueError) as error:
-            raise UserError(f"NWDARecorder: round {round}: {error}") from error
+            raise UserError("NWDARecorder", f"round {round}: {error}") from error
         update = part.finish()
         move = _move(global_state, served_state, update)
         self._file.path.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +137,7 @@ class NWDARecorder:
     def _names(self, state: Mapping[str, Tensor]) -> list[str]:
         if self._trainable is not None:
             if missing := sorted(self._trainable - state.keys()):
-                raise UserError(f"NWDARecorder: trainable: {missing}: not in the global state")
+                raise UserError("NWDARecorder", f"trainable: {missing}: not in the global state")
             return [name for name in state if name in self._trainable]
         first: dict[tuple[object, ...], str] = {}
         for name in trained_by_default(state):
@@ -154,7 +158,9 @@ class NWDARecorder:
                     break
                 kept, integrated = kept + 1, recorded["integrated_norm"] or 0.0
         except ValidationError:
-            raise UserError(f"NWDARecorder: {self._file.path}: not a metrics.jsonl file") from None
+            raise UserError(
+                "NWDARecorder", f"{self._file.path}: not a metrics.jsonl file"
+            ) from None
         self._file.cut(kept)
         return integrated
 
@@ -164,7 +170,7 @@ def _number(name: str, value: Any) -> float | None:
     try:
         return None if value is None else float(operator.pos(value))  # a text has no sign
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise UserError(f"NWDARecorder: {name}: {value!r}: must be a number, or None") from None
+        raise UserError("NWDARecorder", f"{name}: {value!r}", "must be a number, or None") from None
 
 
 def _move(before: Mapping[str, Tensor], after: Mapping[str, Tensor], update: Update) -> ServerMove:
@@ -172,11 +178,11 @@ def _move(before: Mapping[str, Tensor], after: Mapping[str, Tensor], update: Upd
     for entry in layout.entries:
         if entry.name not in after or after[entry.name].shape != entry.shape:
             raise UserError(
-                f"NWDARecorder: served_state: {entry.name}: missing, or of another shape"
+                "NWDARecorder", f"served_state: {entry.name}: missing, or of another shape"
             )
     difference = layout.flatten(after).to(update.vector.device) - layout.flatten(before)
     near_zero = update.mean_update_norm <= NEAR_ZERO * update.mean_client_norm
     move = ServerMove.of(difference, layout, degenerate=near_zero and not difference.any())
     if not math.isfinite(move.server_update_norm):
-        raise UserError("NWDARecorder: served_state: not finite")
+        raise UserError("NWDARecorder", "served_state: not finite")
     return move

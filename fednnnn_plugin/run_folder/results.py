@@ -110,7 +110,7 @@ class ResultTable:
                 first = file.readline(LONGEST_LINE)
             if first.endswith(b"\n") and first != self._header:
                 must = f"its first line must be {self._header.decode().strip()}"
-                raise UserError(f"{RESUME}: {self._path}: {must}; or move it away")
+                raise UserError(RESUME, self._path, f"{must}; or move it away")
 
     def cut(self, rounds: int) -> None:
         """Drop what was written after so many rounds, whole lines or parts of one."""

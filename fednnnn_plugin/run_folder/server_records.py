@@ -144,9 +144,9 @@ def _refuse_other_rounds(file: MetricsFile, done: int, told_by: str) -> str:
     where = f"metrics_path: {printable(file.path.parent)}"
     there = f"{where}: has records of {recorded} rounds, {told_by} says {done}"
     if recorded < done:
-        raise UserError(f"{there}: must be the folder of the rounds before")
+        raise UserError(there, allowed="must be the folder of the rounds before")
     if recorded and not done:
-        raise UserError(f"{there}: continue them by {told_by}, or name another folder")
+        raise UserError(there, f"continue them by {told_by}, or name another folder")
     return where
 
 

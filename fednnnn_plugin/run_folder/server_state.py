@@ -26,12 +26,12 @@ def file_to_write(key: str, text: str | Path | None) -> Path | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
-            raise UserError(f"{where}: is no regular file; must be one, or not be there")
+            raise UserError(where, "is no regular file", "must be one, or not be there")
         # Of the length of the temporary file's name that the file is written under.
         with NamedTemporaryFile(prefix=f".{path.name}", suffix=".try", dir=path.parent):
             return path
     except OSError as error:
-        raise UserError(f"{where}: cannot be written: {error.strerror}") from None
+        raise UserError(where, f"cannot be written: {error.strerror}") from None
 
 
 def place_to_write(key: str, text: str | Path | None) -> Path | None:
@@ -41,13 +41,13 @@ def place_to_write(key: str, text: str | Path | None) -> Path | None:
     path, where = Path(text).expanduser().resolve(), f"{key}: {printable(text)}"
     try:
         if path.exists() and not path.is_file():
-            raise UserError(f"{where}: is no regular file; must be one, or not be there")
+            raise UserError(where, "is no regular file", "must be one, or not be there")
         above = next(folder for folder in path.parents if folder.exists())
     except OSError as error:
-        raise UserError(f"{where}: cannot be written: {error.strerror}") from None
+        raise UserError(where, f"cannot be written: {error.strerror}") from None
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         kind = "is not writable" if above.is_dir() else "is no folder"
-        raise UserError(f"{where}: cannot be written: {printable(above)} {kind}")
+        raise UserError(where, f"cannot be written: {printable(above)} {kind}")
     return path
 
 
@@ -76,9 +76,9 @@ def read_state(path: Path, key: str, method: str) -> tuple[dict[str, Tensor], in
             raise ValueError("its content does not match its digest")
         found = json.loads(text)
     except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
-        raise UserError(f"{key}: {path}: not a whole server state: {error}") from None
+        raise UserError(key, f"{path}: not a whole server state: {error}") from None
     if found["method"] != method:
-        raise UserError(f"{key}: {path}: the state is of {found['method']}, not of {method}")
+        raise UserError(key, f"{path}: the state is of {found['method']}, not of {method}")
     return tensors, int(found["round"])
 
 
@@ -89,7 +89,7 @@ def stored_round(path: Path, key: str) -> int:
     try:
         return int(json.loads(read_tensors(path)[1][_STANDING])["round"])
     except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
-        raise UserError(f"{key}: {path}: not a whole server state: {error}") from None
+        raise UserError(key, f"{path}: not a whole server state: {error}") from None
 
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

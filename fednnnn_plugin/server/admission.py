@@ -20,13 +20,15 @@ OF_AVERAGED = (
 def check_global(state: Mapping[str, Tensor], trainable: Collection[str]) -> None:
     """Refuse a global state whose entries cannot be averaged, or lack what is trained."""
     if not isinstance(state, Mapping):
-        raise UserError(f"UpdateAccumulator: {type(state).__name__}: must map names to tensors")
+        raise UserError("UpdateAccumulator", type(state).__name__, "must map names to tensors")
     if missing := set(trainable) - state.keys():
-        raise UserError(f"UpdateAccumulator: trainable: {_listed(missing)}: not in the state")
+        raise UserError("UpdateAccumulator", f"trainable: {_listed(missing)}: not in the state")
     for name, tensor in state.items():
-        check_dense(tensor, f"UpdateAccumulator: {name}:")
+        check_dense(tensor, f"UpdateAccumulator: {name}")
         if tensor.dtype not in (_FLOATING if name in trainable else AVERAGED):
-            raise UserError(f"UpdateAccumulator: {name}: {tensor.dtype}: must be {OF_AVERAGED}")
+            raise UserError(
+                "UpdateAccumulator", f"{name}: {tensor.dtype}", f"must be {OF_AVERAGED}"
+            )
 
 
 def check_client(
@@ -39,31 +41,31 @@ def check_client(
     The ``optional`` entries may be missing.
     """
     if not isinstance(state, Mapping):
-        raise UserError(f"client model: {type(state).__name__}: must map names to tensors")
+        raise UserError("client model", type(state).__name__, "must map names to tensors")
     missing, unknown = forms.keys() - state.keys() - set(optional), state.keys() - forms.keys()
     if missing or unknown:
         raise UserError(
-            f"client model: missing entries: {_listed(missing)}; unknown entries: "
-            f"{_listed(unknown)}"
+            "client model",
+            f"missing entries: {_listed(missing)}; unknown entries: {_listed(unknown)}",
         )
     for name in (name for name in forms if name in state):
         (shape, dtype), theirs = forms[name], state[name]
         where = f"client model: {name}"
-        check_dense(theirs, f"{where}:")
+        check_dense(theirs, where)
         if theirs.shape != shape:
-            raise UserError(f"{where}: shape {tuple(theirs.shape)}: must be {tuple(shape)}")
+            raise UserError(where, f"shape {tuple(theirs.shape)}", f"must be {tuple(shape)}")
         if theirs.dtype != dtype and not {theirs.dtype, dtype} <= set(_FLOATING):
-            raise UserError(f"{where}: {theirs.dtype}: must be {dtype}")
+            raise UserError(where, theirs.dtype, f"must be {dtype}")
 
 
 def check_dense(tensor: object, where: str) -> None:
     """Refuse what is not a tensor, or a sparse or nested one, or one without values."""
     if not isinstance(tensor, Tensor):
-        raise UserError(f"{where} {type(tensor).__name__}: must be a tensor")
+        raise UserError(where, type(tensor).__name__, "must be a tensor")
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta:
         kind = "nested" if tensor.is_nested else tensor.layout
         raise UserError(
-            f"{where} {kind} on {tensor.device}: must be a dense tensor that holds data"
+            where, f"{kind} on {tensor.device}", "must be a dense tensor that holds data"
         )
 
 
@@ -75,7 +77,7 @@ def checked_positive(name: str, given: float) -> float:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
         shown = " ".join(reprlib.repr(given).split())
-        raise UserError(f"{name}: {shown}: must be a positive finite number")
+        raise UserError(name, shown, "must be a positive finite number")
     return value
 
 

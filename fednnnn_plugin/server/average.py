@@ -215,8 +215,8 @@ class ClientSum:
         """
         if self._form() != other._form():
             raise UserError(
-                "UpdateAccumulator.merge: the other one has another global state, or another "
-                "max_client_norm"
+                "UpdateAccumulator.merge",
+                "the other one has another global state, or another max_client_norm",
             )
         self.seen.merge(other.seen)
         for name, total in self._vectors.items():
@@ -273,7 +273,7 @@ class ClientSum:
                 "; where training diverges, a smaller learning_rate helps" if self.rejected else ""
             )
             raise UserError(
-                f"no client update to average: {self.rejected} rejected, none accepted{hint}"
+                "no client update to average", f"{self.rejected} rejected, none accepted{hint}"
             )
         weights, norms = seen.weights, [client.norm for client in seen.accepted]
         means = {n: weights.mean_vector(x, self.layout.dtype) for n, x in self._vectors.items()}

@@ -48,7 +48,9 @@ class Clients:
         """Add others, if all of them add up exactly."""
         count, most = len(self.accepted) + len(other.accepted), BinnedSum.MAX_TERMS
         if count > most:
-            raise UserError(f"UpdateAccumulator: {count} clients: at most {most} add up exactly")
+            raise UserError(
+                "UpdateAccumulator", f"{count} clients", f"at most {most} add up exactly"
+            )
         self.accepted += other.accepted
         self.rejected += other.rejected
         self.failed += other.failed

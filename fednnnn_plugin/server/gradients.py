@@ -34,19 +34,20 @@ def required_value(
     rule = type(optimizer).__name__
     if value is None:
         raise UserError(
-            f"{rule}.step: {name} is missing: FedML's FedOpt does not give it: set "
-            f"train_args.federated_optimizer: {rule}, not server_optimizer: {rule}"
+            f"{rule}.step",
+            f"{name} is missing: FedML's FedOpt does not give it",
+            f"set train_args.federated_optimizer: {rule}, not server_optimizer: {rule}",
         )
     if not 0 <= value < below:
         end = "finite" if below == math.inf else f"below {below:g}"
-        raise UserError(f"{rule}.step: {name}: {value!r}: must be at least 0 and {end}")
+        raise UserError(f"{rule}.step", f"{name}: {value!r}", f"must be at least 0 and {end}")
     return float(value)
 
 
 def check_finite(optimizer: Optimizer) -> None:
     """Refuse a gradient that is not finite."""
     if not all(gradient.isfinite().all() for gradient in _gradients(optimizer)):
-        raise UserError(f"{type(optimizer).__name__}.step: the gradient is not finite")
+        raise UserError(f"{type(optimizer).__name__}.step", "the gradient is not finite")
 
 
 def update_norm(optimizer: Optimizer) -> float:

@@ -65,8 +65,9 @@ class Server:
     ) -> None:
         if "population" in rule.wants and not population:
             raise UserError(
-                f"federated_optimizer: {rule.name}: wants the number of all clients, which a "
-                "simulation knows: must be another rule here"
+                "federated_optimizer",
+                f"{rule.name}: wants the number of all clients, which a simulation knows",
+                "must be another rule here",
             )
         self.rule = rule
         self.layout = layout
@@ -109,8 +110,9 @@ class Server:
         self.rule.step(optimizer, replace(update, population=self._population))
         if parameter.shape != before.shape:
             raise UserError(
-                f"federated_optimizer: {self.rule.name}: gave p the shape {list(parameter.shape)}: "
-                f"must stay {list(before.shape)}"
+                "federated_optimizer",
+                f"{self.rule.name}: gave p the shape {list(parameter.shape)}",
+                f"must stay {list(before.shape)}",
             )
         served = self.layout.rounded(parameter.detach())
         match self.rule.evaluated:
@@ -160,9 +162,10 @@ class Server:
                 fits = isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
             if not (fits and str(key).isidentifier()):
                 raise UserError(
-                    f"federated_optimizer: {self.rule.name}: state[p][{key!r}]: "
-                    f"{type(value).__name__}: must be a dense tensor of real numbers, or a number "
-                    "of 64 bits, under a plain name"
+                    "federated_optimizer",
+                    f"{self.rule.name}: state[p][{key!r}]: {type(value).__name__}",
+                    "must be a dense tensor of real numbers, or a number of 64 bits, under a "
+                    "plain name",
                 )
         return {k: v.clone() if isinstance(v, Tensor) else v for k, v in memory.items()}
 

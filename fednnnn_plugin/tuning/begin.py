@@ -16,7 +16,7 @@ from fednnnn_plugin.data.images import are_classes
 from fednnnn_plugin.data.own_data import DATA, UserData
 from fednnnn_plugin.data.partition import partition, partition_name
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.errors import OVERRIDES, RESUME, RunError, UserError, joined, options_named
+from fednnnn_plugin.errors import OVERRIDES, RESUME, RunError, UserError, UserErrors, options_named
 from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.recipe import Recipe, differences
 from fednnnn_plugin.recipe.data_spec import data_spec
@@ -49,9 +49,9 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     plan = make_plan(recipe, given, measures[0] if measures else None)
     where = f"{STUDY}: {folder.path}"
     if is_study(folder.path):
-        raise UserError(f"{where}: it holds a study; continue with {RESUME}, or choose another")
+        raise UserError(where, "it holds a study", f"continue with {RESUME}, or choose another")
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-        raise UserError(f"{where}: not empty, and not a study")
+        raise UserError(where, "not empty, and not a study")
     if plan.steps[0].name == LEARNING_RATE_STEP:
         classes = _classes_per_client(load, plan, folder)
         plan = plan.model_copy(update={"classes_per_client": classes})
@@ -59,14 +59,15 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     if plan.of_accuracy and not _have_accuracy(labels, recipe.train_args.loss):
         if given.metric:
             raise UserError(
-                f"{METRIC} {given.metric}: labels that are numbers have no accuracy; choose "
-                f"{METRIC} final_loss"
+                f"{METRIC} {given.metric}",
+                "labels that are numbers have no accuracy",
+                f"choose {METRIC} final_loss",
             )
         plan = plan.model_copy(update={"metric": "final_loss"})
     try:
         folder.write_plan(recipe, plan)
     except OSError as error:
-        raise UserError(f"{where}: cannot be written to: {error.strerror}") from None
+        raise UserError(where, f"cannot be written to: {error.strerror}") from None
     check_study(folder, load, given)  # it may be another process's
 
 
@@ -75,13 +76,13 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     stored = options_of(read_plan(folder.path)).planned
     changed = differences(folder.load([]), load([]))
     changed |= {key: (stored.get(key), value) for key, value in given.planned.items()}
-    lines = [
-        f"{RESUME}: {key}: {after}: the study in {folder.path} has {before}"
+    differing = [
+        UserError(RESUME, f"{key}: {after}", f"the study in {folder.path} has {before}")
         for key, (before, after) in changed.items()
         if before != after
     ]
-    if lines:
-        raise UserError("\n".join(lines))
+    if differing:
+        raise UserErrors(differing)
     study = read_study(folder.path)
     for step in study.plan.steps:
         if best := study.chosen(step):
@@ -132,7 +133,7 @@ def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:
 
     Returns the training labels.
     """
-    lines: list[str] = []
+    problems: list[UserError] = []
     specs: dict[DataSpec, tuple[str, Recipe]] = {}
     for step in plan.steps:
         for point in step.points():
@@ -143,19 +144,19 @@ def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:
                     spec = data_spec(recipe, allow_code=folder.allow_code)
                     specs.setdefault(spec, (step.name, recipe))
             except UserError as error:
-                lines += str(error).splitlines()
+                problems.append(error)
                 continue
             try:
                 with isolated_generators(recipe.common_args.random_seed, "rule check"):
                     recipe.rule.make([Parameter(torch.zeros(1))], recipe.rule_settings)
             except (UserError, RunError) as error:  # a custom rule
-                lines.append(f"{GRID} {shown_values(point)}: {error}")
-    for spec, (name, recipe) in {} if lines else specs.items():
+                problems.append(UserError(f"{GRID} {shown_values(point)}", error))
+    for spec, (name, recipe) in {} if problems else specs.items():
         where = f"{name} ({partition_name(spec.partition_method, spec.partition_sizes)} clients)"
         try:
             labels = _labels(recipe, spec, folder)
         except UserError as error:
-            lines += [f"{where}: {line}" for line in str(error).splitlines()]
-    if lines:
-        raise UserError(joined(lines))
+            problems += [UserError(where, each) for each in error.each]
+    if problems:
+        raise UserErrors(problems)
     return labels

@@ -63,7 +63,7 @@ def checked_options(given: Mapping[str, Any]) -> Options:
     values = dict(given)
     if (grid := given["grid"]) is not None:
         if not isinstance(grid, Mapping) or not grid:
-            raise UserError(f"{GRID}: {shown(grid)}: must be a mapping of keys to their values")
+            raise UserError(GRID, shown(grid), "must be a mapping of keys to their values")
         values["grid"] = _by_key([(str(key), each) for key, each in grid.items()])
     if given["seeds"] is not None:
         values["seeds"] = parse_seeds(given["seeds"])
@@ -72,7 +72,7 @@ def checked_options(given: Mapping[str, Any]) -> Options:
             kind.validate_python(given[name], strict=True)
         except ValidationError as error:
             why = error.errors()[0]["msg"].replace("Input should", "must")
-            raise UserError(f"{name}: {shown(given[name])}: {why}") from None
+            raise UserError(name, f"{shown(given[name])}: {why}") from None
     return Options(**values)
 
 
@@ -82,7 +82,7 @@ def parse_grids(grids: Iterable[str]) -> Grid | None:
     for grid in grids:
         key, _, values = grid.partition("=")
         if not key.strip() or not values.strip():
-            raise UserError(f"{GRID}: {grid!r}: write KEY=VALUES, as in beta=0.5:1.2:0.1")
+            raise UserError(GRID, f"{grid!r}", "write KEY=VALUES, as in beta=0.5:1.2:0.1")
         pairs.append((key, values))
     return _by_key(pairs) if pairs else None
 
@@ -93,7 +93,7 @@ def _by_key(pairs: list[tuple[str, object]]) -> Grid:
     for key, values in pairs:
         name = key.strip().removeprefix("train_args.")
         if name in grid:
-            raise UserError(f"{GRID}: a key is given twice; put its values between commas")
+            raise UserError(GRID, "a key is given twice", "put its values between commas")
         grid[name] = parse_grid(values, f"{GRID} {name}")
     return grid
 
@@ -119,7 +119,7 @@ def parse_grid(given: object, where: object = GRID) -> tuple[float, ...]:
             raise ValueError(f"must be 1 to {MAX_POINTS} values, each once")
     except ValueError as error:
         value = "" if isinstance(given, list | tuple) else f"{shown(given)}: "
-        raise UserError(f"{where}: {value}{error}") from None
+        raise UserError(where, f"{value}{error}") from None
     return tuple(grid)
 
 
@@ -142,7 +142,6 @@ def parse_seeds(given: object) -> tuple[int, ...]:
     whole = all(type(seed) is int and 0 <= seed < 2**32 for seed in several)
     if not whole or not 0 < len(set(several)) == len(several):
         raise UserError(
-            f"{SEEDS}: {shown(given)}: must be whole numbers of 0 to 4294967295, each once, as in "
-            "0,1,2"
+            SEEDS, shown(given), "must be whole numbers of 0 to 4294967295, each once, as in 0,1,2"
         )
     return several

@@ -71,9 +71,9 @@ def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) 
     paper = _is_papers(recipe) if options.paper is None else options.paper
     steps = _papers_steps(recipe, options) if paper else [_joint_step(recipe, options)]
     if options.metric in ("best_metric", "final_metric") and not measure:
-        raise UserError(f"{METRIC} {options.metric}: the recipe names no validation_args.metrics")
+        raise UserError(f"{METRIC} {options.metric}", "the recipe names no validation_args.metrics")
     if options.metric == "worst_10" and not recipe.validation_args.per_client:
-        raise UserError(f"{METRIC} worst_10: the recipe has no validation_args.per_client: true")
+        raise UserError(f"{METRIC} worst_10", "the recipe has no validation_args.per_client: true")
     of_classes = recipe.train_args.loss not in ("mse", "bce_with_logits")
     usual: Metric = "best_accuracy" if of_classes else "final_loss"
     held_out = options.validation or recipe.data_args.validation_fraction or DEFAULT_VALIDATION
@@ -120,8 +120,9 @@ def _papers_steps(recipe: Recipe, options: Options) -> list[Step]:
     method, keys = recipe.train_args.federated_optimizer, recipe.method_keys
     if recipe.train_args.client_num_in_total == 1:
         raise UserError(
-            "train_args.client_num_in_total: 1: a search needs more clients: the learning rate is "
-            "chosen on clients of two classes each, the other keys on how far clients agree"
+            "train_args.client_num_in_total",
+            "1: a search needs more clients: the learning rate is chosen on clients of two "
+            "classes each, the other keys on how far clients agree",
         )
     rates, rounds = _PAPER.get(recipe.data_args.dataset, _OTHERS)
     grid = options.grid or {
@@ -145,8 +146,10 @@ def _joint_step(recipe: Recipe, options: Options) -> Step:
     train = recipe.train_args
     if not options.grid:
         raise UserError(
-            f"tune: {GRID}: name what to search, as in {GRID} learning_rate=0.02,0.05; the paper's "
-            f"procedure, for a recipe that is not the paper's, is {PAPER}"
+            "tune",
+            GRID,
+            f"name what to search, as in {GRID} learning_rate=0.02,0.05; the paper's procedure, "
+            f"for a recipe that is not the paper's, is {PAPER}",
         )
     numbers = [name for name, value in train.model_dump().items() if type(value) in (int, float)]
     searchable = dict.fromkeys([*_CHOSEN, *recipe.method_keys, *numbers])
@@ -159,7 +162,8 @@ def _check_keys(grid: Grid, known: Sequence[str]) -> None:
     for name in grid:
         if name not in known:
             raise UserError(
-                f"{GRID} {name}: no key of train_args to search here; there are {', '.join(known)}"
+                f"{GRID} {name}",
+                f"no key of train_args to search here; there are {', '.join(known)}",
             )
 
 
@@ -172,7 +176,7 @@ def _step(name: str, method: str, rounds: int, grid: Grid) -> Step:
         return Step(name=name, method=method, rounds=rounds, grid=grid)
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise UserError(f"{GRID}: {why}") from None
+        raise UserError(GRID, why) from None
 
 
 def recipe_values(base: Recipe, point: Mapping[str, float]) -> dict[str, float]:

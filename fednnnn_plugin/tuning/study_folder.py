@@ -77,7 +77,7 @@ class StudyFolder:
             return JournalStorage(JournalFileBackend(str(self.journal), lock))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{STUDY}: {self.journal}: damaged: not a journal of Optuna's; move the study away"
+                STUDY, f"{self.journal}: damaged: not a journal of Optuna's", "move the study away"
             ) from error
 
     def locked(self) -> FileLock:

@@ -124,7 +124,7 @@ def tune(
     asked |= {"metric": metric, "seeds": seeds, "paper": paper, "prune": prune}
     names, things = names_and_objects(objects)
     if type(jobs) is not int or jobs < 1:
-        raise UserError(f"{JOBS}: {shown(jobs)}: must be a whole number of at least 1")
+        raise UserError(JOBS, shown(jobs), "must be a whole number of at least 1")
     return tune_recipe(
         recipe,
         checked_options(asked),
@@ -141,7 +141,7 @@ def tune(
 
 def _path(study: object) -> Path | None:
     if not isinstance(study, Path | str | None):
-        raise UserError(f"{STUDY}: {shown(study)}: must be a path")
+        raise UserError(STUDY, shown(study), "must be a path")
     return None if study is None else Path(study)
 
 
@@ -163,11 +163,12 @@ def tune_recipe(
     ``say`` takes a line for each trial that ends, and the outcome.
     """
     if launched_ranks() > 1:
-        raise UserError(f"tune: start one process; {JOBS} starts more, {RESUME} joins a study")
+        raise UserError("tune", f"start one process; {JOBS} starts more, {RESUME} joins a study")
     if objects and jobs > 1:
         raise UserError(
-            f"{JOBS}: {jobs}: objects cannot be sent to other processes: must be 1, or name them "
-            "as module:name"
+            JOBS,
+            f"{jobs}: objects cannot be sent to other processes",
+            "must be 1, or name them as module:name",
         )
     path, here = find_recipe(str(recipe)), Path.cwd()  # which user code may change
     with registered(objects) as names:

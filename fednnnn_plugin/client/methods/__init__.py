@@ -24,10 +24,10 @@ def load_client_method(reference: str, where: str) -> type[ClientMethod]:
 def name_client_method(name: str, found: object, where: str) -> type[ClientMethod]:
     """Register a custom method under a name."""
     if not (isinstance(found, type) and issubclass(found, ClientMethod)):
-        raise UserError(f"{where}: {name}: must be a subclass of fednnnn_plugin.ClientMethod")
+        raise UserError(where, name, "must be a subclass of fednnnn_plugin.ClientMethod")
     if {type(key) for key in found.keys.values()} - {Key}:
         kinds = "positive(), non_negative() or decay()"
-        raise UserError(f"{where}: {name}: keys: {', '.join(found.keys)}: must be {kinds}")
+        raise UserError(where, f"{name}: keys: {', '.join(found.keys)}", f"must be {kinds}")
     METHODS[name] = found
     return found
 

@@ -50,8 +50,9 @@ def _read(cache_dir: Path, _: str) -> tuple[Pixels, Sequence[str]]:
     shape = list(pixels.train_images.shape[1:])
     if classes != CLASSES or shape != [3, 32, 32]:
         raise UserError(
-            f"{printable(source)}: images of {shape} in {printable(', '.join(classes))}; must be "
-            f"of [3, 32, 32] in {', '.join(CLASSES)}"
+            printable(source),
+            f"images of {shape} in {printable(', '.join(classes))}",
+            f"must be of [3, 32, 32] in {', '.join(CLASSES)}",
         )
     return pixels, CLASSES
 

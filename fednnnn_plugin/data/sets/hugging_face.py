@@ -32,7 +32,7 @@ def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
     where = f"data_args.dataset: {printable(spec.dataset)}"
     for key, value in spec.arguments.items():
         if not isinstance(value, str):
-            raise UserError(f"data_args.{key}: {shown(value)}: must be text")
+            raise UserError(f"data_args.{key}", shown(value), "must be text")
     arguments = {key: str(value) for key, value in spec.arguments.items()}
     train, test = read_tables(spec, arguments, where)
     tables = [train] if test is None else [train, test]
@@ -70,7 +70,7 @@ def _columns(
 def _only(found: list[str], key: str, names: list[str]) -> str:
     if len(found) != 1:
         columns = printable(", ".join(names))
-        raise UserError(f"data_args.{key}: missing; must be one of the columns {columns}")
+        raise UserError(f"data_args.{key}", "missing", f"must be one of the columns {columns}")
     return found[0]
 
 
@@ -84,7 +84,7 @@ def _inputs(table: Any, name: str, spec: DataSpec, where: str) -> Tensor | NDArr
         for i, file in enumerate(column)
     ]
     if not files:
-        raise UserError(f"{where}: has a split without a sample")
+        raise UserError(where, "has a split without a sample")
     digest = hashlib.sha256(f"{VERSION} {spec.image_size}".encode())
     for file in files:
         digest.update(hashlib.sha256(file.content).digest())
@@ -120,8 +120,8 @@ def _owners(tables: list[Any], spec: DataSpec, where: str) -> Owners | None:
     if by is None:
         columns = printable(", ".join(tables[0].column_names))
         raise UserError(
-            "data_args.partition_by: missing; partition_method natural needs the column with the "
-            f"owners, one of {columns}"
+            "data_args.partition_by",
+            f"missing; partition_method natural needs the column with the owners, one of {columns}",
         )
     of_test = tables[1:] if len(tables) > 1 and by in tables[1].column_names else []
     of = f"{where}: {printable(by)}"

@@ -38,7 +38,7 @@ def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
         train, test = read_leaf(folder, where)
         first = len(train.labels)
         if not first:
-            raise UserError(f"{where}: no user has a sample to train on")
+            raise UserError(where, "no user has a sample to train on")
         inputs, labels, names = _tensors(
             train.inputs + test.inputs, train.labels + test.labels, folder, where, spec
         )

@@ -46,9 +46,10 @@ def _refuse_aggregator(
     """Refuse our aggregator where FedML's simulators would leave it out without a word."""
     if is_our_aggregator(server_aggregator):
         raise UserError(
-            f"server_aggregator: {type(server_aggregator).__name__}: a simulation of "
-            f"{getattr(args, 'federated_optimizer', None)} ignores it: set "
-            "federated_optimizer: FedNNNN and leave server_aggregator out"
+            "server_aggregator",
+            f"{type(server_aggregator).__name__}: a simulation of "
+            f"{getattr(args, 'federated_optimizer', None)} ignores it",
+            "set federated_optimizer: FedNNNN and leave server_aggregator out",
         )
 
 

@@ -41,11 +41,12 @@ def _pre_setup(original: Callable[..., Any], args: Any, *rest: Any, **named: Any
     if training_type not in (None, "simulation", "cross_silo") and names_ours(args):
         instead = "; here name FedAvg, and give FedMLRunner a FedNNNNAggregator as its aggregator"
         raise UserError(
-            f"training_type: {training_type}: {args.federated_optimizer} runs by name under "
-            f"simulation and cross_silo only{instead if training_type == 'cross_cloud' else ''}"
+            "training_type",
+            f"{training_type}: {args.federated_optimizer} runs by name under simulation and "
+            f"cross_silo only{instead if training_type == 'cross_cloud' else ''}",
         )
     if getattr(args, "backend", None) == "single_process" and names_ours(args):
-        raise UserError("comm_args.backend: single_process: it is called sp")
+        raise UserError("comm_args.backend", "single_process: it is called sp")
     return original(args, *rest, **named)
 
 
@@ -99,8 +100,9 @@ def _load(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> 
     dataset = getattr(args, "dataset", None)
     if not find_dataset(dataset) and not names_code(dataset):
         raise UserError(
-            f"data_args.dataset: {dataset!r}: {reason} splits one of {', '.join(DATASETS)}; for "
-            "another data set name one of FedML's partition methods"
+            "data_args.dataset",
+            f"{dataset!r}: {reason} splits one of {', '.join(DATASETS)}; for another data set "
+            "name one of FedML's partition methods",
         )
     return _own_data(args)
 

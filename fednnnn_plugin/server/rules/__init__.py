@@ -66,7 +66,7 @@ class Key:
         FedML's FedOpt gives no more than ``lr``: what else is missing, the step asks for.
         """
         if not (self.check(value) or (value is None and self.default is None)):
-            raise UserError(f"{name}: {value!r}: must be {self.allowed}")
+            raise UserError(name, f"{value!r}", f"must be {self.allowed}")
         return value
 
 
@@ -108,7 +108,7 @@ class Rule:
             value = key.default if given.get(name) is None else given[name]
             if value is None or not key.check(value):
                 what = "missing" if value is None else shown(value)
-                raise UserError(f"{self.name}: {name}: {what}: must be {key.allowed}")
+                raise UserError(self.name, f"{name}: {what}", f"must be {key.allowed}")
             settings[name] = float(value)
         return settings
 
@@ -211,7 +211,7 @@ def rule(
             RULES[name] = Rule(name, optimizer, keys, tuple(wants), evaluated, place, client_method)
             _decorated.append(RULES[name])
             return optimizer
-        raise UserError(f"rule: {name}: {problem}")
+        raise UserError("rule", f"{name}: {problem}")
 
     return register
 
@@ -228,7 +228,7 @@ def _mismatch(step: Callable[..., Any], wants: Sequence[str]) -> str:
 def find_rule(name: str) -> Rule:
     """Return a registered rule, or raise :class:`UserError`."""
     if name not in RULES:
-        raise UserError(f"federated_optimizer: {name!r}: must be one of {', '.join(RULES)}")
+        raise UserError("federated_optimizer", f"{name!r}", f"must be one of {', '.join(RULES)}")
     return RULES[name]
 
 
@@ -250,7 +250,7 @@ def name_rule(name: str, optimizer: object, where: str) -> Rule:
     """Register a custom rule under a name of its own: the decorated class's place."""
     declared = next((rule for rule in reversed(_decorated) if rule.optimizer is optimizer), None)
     if declared is None:
-        raise UserError(f"{where}: {name}: must be a class with @fednnnn_plugin.rule(...)")
+        raise UserError(where, name, "must be a class with @fednnnn_plugin.rule(...)")
     RULES[name] = replace(declared, name=name)
     return RULES[name]
 

@@ -119,6 +119,8 @@ class FedAdam(Optimizer):
                 low, high = math.sqrt(form.smallest_normal * form.eps), math.sqrt(form.max)
                 if not low <= group["tau"] <= high:
                     raise UserError(
-                        f"{type(self).__name__}: tau: {group['tau']!r}: must be from {low:.2g} to "
-                        f"{high:.2g}: its square is the first v, in {dtype}"
+                        type(self).__name__,
+                        f"tau: {group['tau']!r}",
+                        f"must be from {low:.2g} to {high:.2g}: its square is the first v, in "
+                        f"{dtype}",
                     )

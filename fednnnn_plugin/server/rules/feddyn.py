@@ -52,8 +52,9 @@ class FedDyn(Optimizer):
         loss = loss_of(closure)
         if not 0 < clients <= population:
             raise UserError(
-                f"FedDyn.step: {clients} clients of {population}: must be from 1 to K, as a "
-                "simulation gives them"
+                "FedDyn.step",
+                f"{clients} clients of {population}",
+                "must be from 1 to K, as a simulation gives them",
             )
         check_finite(self)
         for group in self.param_groups:

@@ -13,7 +13,7 @@ GAMMA = decay(grid=(0.5, 0.6, 0.7, 0.8, 0.9))
 def one_gamma(gamma: float | None, momentum: float | None) -> float | None:
     """Return γ, which may be given by either name, in its range."""
     if gamma is not None and momentum is not None and gamma != momentum:
-        raise UserError(f"gamma: {gamma!r}, momentum: {momentum!r}: two names of γ; give one")
+        raise UserError("gamma", f"{gamma!r}, momentum: {momentum!r}: two names of γ", "give one")
     return GAMMA.checked("gamma", momentum if gamma is None else gamma)
 
 
