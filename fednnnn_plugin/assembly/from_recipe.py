@@ -121,7 +121,7 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
             f"it places {len(mapping)} processes",
             f"must be {ranks.size}, as launched",
         )
-    return choose_gpu(mapping[ranks.rank], f"{where}: process {ranks.rank}", say=say)
+    return choose_gpu(mapping[ranks.rank], f"{where}: GPU of process {ranks.rank}", say=say)
 
 
 def local_sgd(recipe: Recipe, functions: Functions, num_classes: int | None = None) -> LocalSGD:

@@ -155,8 +155,8 @@ LEAST = torch.tensor(torch.finfo(torch.float64).min, dtype=torch.float64)  # not
     ("model", "problem"),
     [
         (nn.Linear(2, 2).requires_grad_(requires_grad=False), "no parameter that requires"),
-        (nn.Linear(2, 2, dtype=torch.complex64), "weight is torch.complex64: must be float16"),
-        (HIDING, "bias requires .* not have it"),
+        (nn.Linear(2, 2, dtype=torch.complex64), "weight: torch.complex64: must be float16"),
+        (HIDING, "bias: requires .* not have it"),
         (
             nn.utils.weight_norm(nn.Linear(2, 2)),
             "weight is computed .*parametrizations.weight_norm",
@@ -167,10 +167,10 @@ LEAST = torch.tensor(torch.finfo(torch.float64).min, dtype=torch.float64)  # not
         ),
         (remembering(), "last is computed .*detach"),
         (torch.jit.ScriptModule(), "is TorchScript"),
-        (buffered(LEAST), "seen is not finite"),
-        (buffered(torch.ones(2) * 1j, persistent=False), "seen is torch.complex64"),
+        (buffered(LEAST), "seen: not finite"),
+        (buffered(torch.ones(2) * 1j, persistent=False), "seen: torch.complex64"),
         (buffered(torch.ones(2).to_sparse()), "seen: torch.sparse_coo on cpu"),
-        (buffered(torch.ones(()).expand(2)), "seen is expanded: .* clone"),
+        (buffered(torch.ones(()).expand(2)), "seen: is expanded.* clone"),
     ],
 )
 def test_model_that_cannot_be_averaged_is_refused(model: nn.Module, problem: str) -> None:

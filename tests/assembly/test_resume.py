@@ -187,7 +187,7 @@ def test_overwrite_replaces_the_run_alone(tiny: Tiny, whole: Path) -> None:
     for path in others:
         path.write_text("mine")
     before = files(whole)
-    with pytest.raises(UserError, match="already holds a run; continue with --resume"):
+    with pytest.raises(UserError, match="already holds a run: continue with --resume"):
         tiny("whole", comm_round=2)
     assert files(whole) == before
     tiny("whole", mode="overwrite", comm_round=2, checkpoint_every=2)

@@ -143,8 +143,8 @@ def test_hub_is_asked_where_it_may_be(
     ("spec", "said"),
     [
         ({"arguments": {"input_column": "imge"}}, r"input_column: imge: .*did you mean image\?"),
-        ({"arguments": {"label_column": None}}, "label_column: missing; .* image, writer_id"),
-        ({"partition_by": None, "partition_method": "iid"}, "input_column: missing; "),
+        ({"arguments": {"label_column": None}}, "label_column: missing: .* image, writer_id"),
+        ({"partition_by": None, "partition_method": "iid"}, "input_column: missing: "),
         ({"partition_by": None, "arguments": {"input_column": "image"}}, "partition_by: missing"),
         ({"partition_by": "writer"}, r"partition_by: writer: .*did you mean writer_id\?"),
         ({"arguments": {"test_split": "valid"}}, "dataset: hf:.*valid"),

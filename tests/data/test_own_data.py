@@ -119,7 +119,7 @@ X = np.ones((4, 6), np.float32)
         (TABLE["age"].astype(object), "", "y.astype(int)"),
         (TABLE["age"] - 8, "cross_entropy", "factorize"),
         (TABLE["sort"].tolist(), "", "factorize"),
-        (TABLE["age"].tolist(), "", "a list; must be"),
+        (TABLE["age"].tolist(), "", "a list: must be"),
     ],
 )
 def test_labels_of_a_table_say_what_to_do(column: Any, loss: str, remedy: str) -> None:

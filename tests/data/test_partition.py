@@ -247,7 +247,7 @@ FREE = {"method": "dirichlet_by_class"}
         (FREE | {"min_samples": 72}, "min_samples: 72: .* at most 71 "),
         (FREE | {"min_samples": 71, "alpha": 1e-3}, "min_samples: 71: .* alpha "),
         (UNEQUAL | PAIRS, "num_clients: 10: .* at most 9 "),
-        (UNEVEN | PAIRS | {"num_clients": 7}, "power_law_exponent: 1: .* classes_per_client=2"),
+        (UNEVEN | PAIRS | {"num_clients": 7}, "power_law_exponent: 1: .* for 2 classes"),
     ],
 )
 def test_partition_with_a_mistake_is_refused(arguments: dict, named: str) -> None:
@@ -256,7 +256,7 @@ def test_partition_with_a_mistake_is_refused(arguments: dict, named: str) -> Non
 
 def test_refusal_names_the_recipes_key() -> None:
     for changed, key in (
-        ({"num_clients": 4}, "train_args.client_num_in_total: 4: with data_args.classes_per_cl"),
+        ({"num_clients": 4}, "train_args.client_num_in_total: 4: with 2 classes each"),
         ({"partition_method": "dirichlet", "partition_alpha": 0}, "data_args.partition_alpha: 0: "),
     ):
         assert refusal(load_federated, replace(RECIPE, **changed)).startswith(key)

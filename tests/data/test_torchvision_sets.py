@@ -100,7 +100,7 @@ def test_svhn_numbers_its_zero_from_0(tmp_path: Path, monkeypatch: pytest.Monkey
     assert loaded.train_labels.tolist() == [0, 1, 2]
     assert loaded.train_images[:, 2, 0, 1].tolist() == [0, 1, 2]
     (tmp_path / "test_32x32.mat").unlink()
-    assert "looked for test_32x32.mat;" in refusal(load_images, "SVHN", tmp_path)
+    assert "looked for test_32x32.mat" in refusal(load_images, "SVHN", tmp_path)
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ words: {host1: many}
         ({"gpu_id": 1}, 1, ["cuda:1"]),
         ({"gpu_id": 2}, 1, "gpu_id: 2: must be below 2, the visible GPUs"),
         ({"gpu_util_parse": "here:1,2"}, 3, ["cuda:0", "cuda:1", "cuda:1"]),
-        ({"gpu_util_parse": "here:0,0,1"}, 1, "gpu_util_parse: it gives process 0 GPU 2"),
+        ({"gpu_util_parse": "here:0,0,1"}, 1, "gpu_util_parse: GPU of process 0: 2"),
         ({"gpu_util_parse": " here : 0,1 ; there:1"}, 2, ["cuda:1", "cuda:0"]),
         *(
             ({"gpu_util_parse": text}, 1, r"device_args\.gpu_util_parse: .* must give for each")

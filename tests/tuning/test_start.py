@@ -108,7 +108,7 @@ def study(searches: Searches) -> Path:
 def test_study_with_other_settings_is_refused(study: Path) -> None:
     files = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
     for options, line in (
-        ([], "--study: study: it holds a study; continue with --resume"),
+        ([], "--study: study: it holds a study: continue with --resume"),
         (["--resume", "--set=train_args.batch_size=5"], "--resume: train_args.batch_size: 5:"),
         (["--resume", "--grid=beta=0.6"], "--resume: grid beta: "),
         (["--resume", "--rounds=2"], "--resume: rounds: 2: the study in study has 1"),
