@@ -197,6 +197,13 @@ def test_digest_of_a_class_in_a_function_has_its_globals(monkeypatch: pytest.Mon
     assert code_digests(made) != before
 
 
+class Place:
+    __slots__ = ("name", "unset")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 def test_digest_of_installed_objects_by_what_they_have() -> None:
     """As they are copied: pandas shows a part of a long series, a transform only a place."""
     numbers = list(range(200))
@@ -205,7 +212,8 @@ def test_digest_of_installed_objects_by_what_they_have() -> None:
     chained = [functools.partialmethod(operator.add, shift) for shift in (1, 2)]
     held = [SimpleNamespace(x=torch.arange(5000) % end) for end in (7, 8)]
     arrays = [np.array([len, None]), np.array([None, len])], [np.arange(4)[::-1], np.arange(4)]
-    for one, other in (series, scaled, chained, held, *arrays):
+    placed = [Place("a"), Place("b")]
+    for one, other in (series, scaled, chained, held, placed, *arrays):
         assert code_digests(copy.deepcopy(one)) == code_digests(one) != code_digests(other)
 
 
