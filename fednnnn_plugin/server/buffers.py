@@ -88,15 +88,14 @@ class BufferSum:
         """
         layout, w_t = self._layout, self._w_t
         given = {name: buffers.get(name, w_t[name]).to(self._device) for name in layout.buffers}
-        names = [
-            e.name
-            for e in layout.floating.entries
-            if m > 1 or not torch.equal(given[e.name].reshape(e.shape), w_t[e.name])
-        ]
+        entries = layout.floating.entries
+        differ = [(given[e.name].reshape(e.shape) != w_t[e.name]).any() for e in entries if m == 1]
+        moves = torch.stack(differ).tolist() if differ else [True] * len(entries)  # one wait
+        names = [e.name for e, moved in zip(entries, moves, strict=True) if moved]
         if not layout.buffers:
             nothing = torch.empty(m, 0, device=self._device)
             return Rows(self._whole, nothing, nothing.long(), nothing.new_zeros(m, 4))
-        whole = len(names) == len(layout.floating.entries)
+        whole = len(names) == len(entries)
         moved = self._whole if whole else Moved(w_t, names, self._device)
         floating = moved.flatten(given, models=(m,)).to(self._device)
         integer = layout.integer.flatten(given, models=(m,)).to(self._device)
