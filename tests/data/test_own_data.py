@@ -96,6 +96,7 @@ FLOATS = images().float()
         ((images(4, 0, 5, 5, 3), labels()) * 2, "train_inputs: torch.uint8 of [4, 5, 5, 3]"),
         ((images(4, 0, 9, 9), labels()) * 2, "train_inputs: torch.uint8 of [4, 9, 9]"),
         (([(FLOATS, labels()), None], REST[1:]), "client 1: "),
+        (([(FLOATS, labels()), (FLOATS[:0], labels()[:0])], REST[1:]), "client 1: "),
         ((FLOATS, labels(), FLOATS, labels(), [[0, 1], []]), "client 1: "),
         ((images(), images().long()) * 2, "train_labels: torch.int64 of [4, 1, 2, 2]"),
     ],

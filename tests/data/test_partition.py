@@ -125,12 +125,13 @@ def test_partition_deals_every_hand_as_often() -> None:
     assert chisquare(seen).pvalue > 0.001
 
 
+@pytest.mark.parametrize("labels", [MNIST, CIFAR10])
 @pytest.mark.parametrize("exponent", [0.1, 0.6])
-def test_partition_of_single_classes_is_a_power_law(exponent: float) -> None:
-    clients = partition(MNIST, 100, "n_class", "power_law", 1, power_law_exponent=exponent)
-    counts = check_partition(clients, MNIST)
+def test_partition_of_single_classes_is_a_power_law(labels: np.ndarray, exponent: float) -> None:
+    clients = partition(labels, 100, "n_class", "power_law", 1, power_law_exponent=exponent)
+    counts = check_partition(clients, labels)
     assert ((counts > 0).sum(axis=1) == 1).all()
-    assert counts.sum(axis=1).tolist() == client_sizes(len(MNIST), 100, exponent, 10).tolist()
+    assert counts.sum(axis=1).tolist() == client_sizes(len(labels), 100, exponent, 10).tolist()
 
 
 @pytest.mark.parametrize(("labels", "limit"), [(MNIST, 1.059), (CIFAR10, 1.018)])

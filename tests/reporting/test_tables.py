@@ -89,6 +89,12 @@ def test_run_unlike_the_papers_is_marked() -> None:
         assert unlike_paper(settings | changed, 100, 0) == said
 
 
+def test_run_unlike_the_papers_is_marked_in_tables(make_run) -> None:
+    run = make_run("FedNNNN", dataset="mnist", comm_round=100, done=30, change=every_tenth)
+    said = "in brackets: 30 rounds so far (100), 27 rounds not tested (0)."
+    assert table_of(run).notes[-1].endswith(said)
+
+
 ALONE = {"client_num_in_total": 1, "client_num_per_round": 1}
 OFF = {"method": "FedNNNN", "max_client_norm": None}
 

@@ -81,6 +81,7 @@ def test_wrong_argument_is_one_line(given: Any, start: str) -> None:
         (["--grid=eta=1"], "--grid eta: "),
         (["--study=a-file"], "--study: a-file: "),
         (["--study=a-folder"], "--study: a-folder: "),
+        (["--set=client_num_in_total=1", FEW], "train_args.client_num_in_total: 1: "),
         # Three clients of two classes cannot hold ten; those on which η is chosen hold eight.
         (["--set=client_num_in_total=3", FEW], "FedNNNN (n_class, balanced clients): train_args"),
         (
