@@ -172,6 +172,9 @@ def test_finished_run_has_all_rounds_or_was_stopped(make_run, summary, finished,
     runs = fp.read_runs(folder)
     assert set(runs["finished"]) == {finished}
     assert list(tables.accuracy(arrange(runs)).rows["rounds"]) == [rounds]
+    extended = make_run("FedNNNN", comm_round=3)  # which has its last round, and has not ended
+    (extended / "summary.json").write_text(json.dumps({"rounds": 2}))
+    assert not fp.read_runs(extended)["finished"].any()
 
 
 def test_accuracy_on_held_out_images_is_called_validation(make_run) -> None:
