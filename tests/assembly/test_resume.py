@@ -87,6 +87,13 @@ def test_resume_of_a_finished_run(tiny: Tiny, resume: Any, content: Any, whole: 
     assert [*files(copy).values()] == [*before.values()]  # hard links keep their bytes
 
 
+def test_folder_whose_name_is_not_utf8_is_resumed(tiny: Tiny, content: Any, whole: Path) -> None:
+    name = "caf\udce9"
+    tiny(name, **FIVE | {"comm_round": 2})
+    tiny(name, mode="resume", **FIVE)
+    assert content(tiny.folder / name) == content(whole)
+
+
 def test_interrupt_of_the_last_save_costs_no_round(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_resume_has_the_rates_of_the_whole(start: Start, content: Content) -> No
     [
         ("cosin", "'cosin': must be one of .*did you mean cosine"),
         ({"decay": 0.9}, "name: missing"),
+        ({"name": "exponential"}, "exponential: decay: missing"),
         ({"name": "step", "factor": 0.1}, "every, .*after"),
         ({"name": "step", "factor": 2, "every": 1}, "factor: 2: "),
         ({"name": "cosine", "warmup": 3}, "'warmup' is none of its keys: .*warmup_rounds"),
