@@ -114,6 +114,8 @@ def test_aggregator_names_a_client_that_does_not_fit(caplog) -> None:
         server.aggregate(kept)
     kept, _ = server.on_before_aggregation([one, other, (-1, other[1])])
     assert server.aggregate(kept)["weight"].tolist() == [[1.5, 0.0]]
+    with refused("round 1: the client of rank 1: client weight: -1"):  # without the first hook
+        silo(client_weighting="samples").aggregate([(-1, one[1])])
 
 
 WHOLE = torch.zeros(1, 2)

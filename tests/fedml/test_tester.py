@@ -113,6 +113,12 @@ class Uncalled(fp.FedNNNNAggregator):
             lambda net, args: simulate(aggregator=fp.FedNNNNAggregator(net, args)),
             "a simulation of PaperFedAvg aggregates by that method",
         ),
+        (
+            lambda net, args: simulate(
+                aggregator=fp.FedNNNNAggregator(net, args), federated_optimizer="FedAvg"
+            ),
+            "a simulation of FedAvg ignores it",
+        ),
     ],
 )
 def test_aggregator_without_effect_is_refused(build, why, own_folder) -> None:
