@@ -39,8 +39,8 @@ SILO = {
     "device_args": {"worker_num": 1},
 }
 # FedML's methods need these too.
-FEDMLS = {"server_optimizer": "adagrad", "server_lr": 0.1, "ci": 0, "weight_decay": 0.0}
-FEDMLS |= {"comm_round": 2, "epochs": 1, "client_num_in_total": 4}
+FEDMLS = {"server_optimizer": "adagrad", "server_lr": 0.1, "fedprox_mu": 0.1, "ci": 0}
+FEDMLS |= {"weight_decay": 0.0, "comm_round": 2, "epochs": 1, "client_num_in_total": 4}
 
 
 def write_recipe(path: Path, *sections: dict, **train_args: object) -> Path:
@@ -98,7 +98,7 @@ def test_script_with_own_data_runs_any_method(scripts, fedml_alone, tmp_path) ->
     assert json.loads(records[-1])["test_acc"] > 0.5
     content, started = yaml.safe_load(config.read_text()), []
     content["train_args"] |= FEDMLS
-    for method in ("FedOpt", "NoSuchMethod"):
+    for method in ("FedProx", "FedOpt", "NoSuchMethod"):
         content["train_args"]["federated_optimizer"] = method
         path = tmp_path / f"{method}.yaml"
         path.write_text(yaml.safe_dump(content))
@@ -112,15 +112,17 @@ def test_script_with_own_data_runs_any_method(scripts, fedml_alone, tmp_path) ->
         assert len(ours) == (1 if pair is started[-1] else 4), shown[1]
 
 
-def test_signal_leaves_a_checkpoint(scripts, tmp_path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)], ids=str)
+def test_signal_leaves_a_checkpoint(number, status, scripts, tmp_path) -> None:
     long = write_recipe(tmp_path / "short.yaml", comm_round=1_000, checkpoint_every=1_000)
     process = scripts.start(SCRIPT, "--cf", long, folder=tmp_path)
     folder = tmp_path / "runs" / "short-seed0"
     wait_until(lambda: (folder / "metrics.jsonl").exists() and len(lines(folder)) >= 2)
-    process.send(signal.SIGTERM)
+    process.send(number)
     ended = process.wait()
-    assert ended.status == 143, ended.stderr
+    assert ended.status == status, ended.stderr
     done = len(lines(folder))
     assert max((folder / "checkpoint").iterdir()).name.startswith(f"round-{done:06d}-")
-    assert ended.stderr.splitlines()[-1].startswith("terminated; ")
-    assert "Traceback" not in ended.stderr
+    if number == signal.SIGTERM:
+        assert ended.stderr.splitlines()[-1].startswith("terminated; ")
+        assert "Traceback" not in ended.stderr

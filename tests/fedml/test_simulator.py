@@ -10,7 +10,8 @@ import torch
 import yaml
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 from fedml.ml.trainer.my_model_trainer_tag_prediction import ModelTrainerTAGPred
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.testing import assert_close
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
@@ -23,6 +24,7 @@ from .rounds import CPU, Versioned, eight_values, fedml_args, linear, refused, s
 
 pytestmark = pytest.mark.usefixtures("own_folder", "one_core")
 CUSTOM = {"model": "custom"}
+CLIENTS, ROUNDS, RATE = 3, 3, 0.5  # of FedAvg
 
 
 class Counting(ModelTrainerCLS):
@@ -221,3 +223,44 @@ def test_fedmls_models_of_flat_images_are_refused(images) -> None:
     ):
         with refused(r"model_args\.model: FedML's \w+: our images are \[n, 1, 8, 8\].*Flatten"):
             call()
+
+
+def fedavg(net: nn.Module, batches: dict[int, list], one_after_another_in: int) -> Tensor:
+    """w ← Σ n_k/n w_k, where w_k is w trained on client k's data, or in one round w_(k-1)."""
+    net = copy.deepcopy(net)
+    samples = torch.tensor([float(sum(len(y) for _, y in own)) for own in batches.values()])
+    for number in range(1, ROUNDS + 1):
+        trained, model = [], net
+        for own in batches.values():
+            model = copy.deepcopy(model if number == one_after_another_in else net)
+            for x, y in own:
+                model.zero_grad()
+                nn.functional.cross_entropy(model(x), y).backward()
+                torch.optim.SGD(model.parameters(), RATE).step()
+            trained.append(parameters_to_vector(model.parameters()).detach())
+        vector_to_parameters(samples / samples.sum() @ torch.stack(trained), net.parameters())
+    return parameters_to_vector(net.parameters()).detach()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "shared_in"), [("FedAvg", 1), ("PaperFedAvg", 0)], ids=["FedML's", "ours"]
+)
+def test_fedavg_of_a_single_process(method: str, shared_in: int) -> None:
+    """A FedML that mends it fails here: then launch/README.md is to be changed."""
+    generator = torch.Generator().manual_seed(0)
+
+    def batch(size: int) -> tuple[Tensor, Tensor]:
+        x = torch.randn(size, 4, generator=generator)
+        return x, torch.randint(2, (size,), generator=generator)
+
+    batches = {k: [batch(4), batch(2 + k)] for k in range(CLIENTS)}
+    values = {"client_num_in_total": CLIENTS, "client_num_per_round": CLIENTS, "output": "run"}
+    values |= {"federated_optimizer": method, "comm_round": ROUNDS, "learning_rate": RATE}
+    values["client_weighting"] = "samples" if method == "PaperFedAvg" else None
+    net = nn.Linear(4, 2)
+    expected, other = (fedavg(net, batches, number) for number in (shared_in, 1 - shared_in))
+    fedml.FedMLRunner(fedml_args(**values), CPU, eight_values(batches), net).run()
+    found = parameters_to_vector(net.parameters()).detach()
+    assert_close(found, expected)
+    assert (expected - other).norm() > 0.01 * expected.norm()

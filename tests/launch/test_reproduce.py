@@ -87,7 +87,7 @@ def test_reproduce_goes_on_with_a_real_run(
     assert f"there already: {name}" in launcher.run(*words)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGPIPE])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
 def test_reproduce_ends_its_runs_with_itself(
     launcher: Launcher, tmp_path: Path, number: signal.Signals
 ) -> None:
