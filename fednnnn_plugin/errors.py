@@ -49,7 +49,7 @@ class UserError(ValueError):
 class UserErrors(UserError):
     """Several mistakes: a line for each, once, the first `MAX_LINES` of them."""
 
-    def __init__(self, errors: "Iterable[UserError]") -> None:
+    def __init__(self, errors: Iterable[UserError]) -> None:
         each = {str(one): one for error in errors for one in error.each}
         super().__init__(joined(each))
         self.args = (tuple(each.values()),)

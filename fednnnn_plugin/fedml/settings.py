@@ -213,7 +213,7 @@ def continue_from_state(args: Any) -> bool:
     if isinstance(total, int) and done >= total:
         raise UserError(
             "train_args.comm_round",
-            f"{total}: all rounds are done (start_round: auto): raise it to go on from "
+            f"{total}: all rounds are done (start_round: auto): raise it to continue from "
             f"{printable(path)}",
         )
     args.start_round = done

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import jinja2
 import pandas as pd
 
-from fednnnn_plugin.errors import UserError, UserErrors, check_known, printable
+from fednnnn_plugin.errors import UserError, check_known, printable
 from fednnnn_plugin.reporting import runs as run_folders
 from fednnnn_plugin.reporting import search_figures, tables
 from fednnnn_plugin.reporting.arguments import (
@@ -79,7 +79,7 @@ def build_report(
     runs, warnings = run_folders.read_folders(paths)
     studies = _studies(paths, warnings)
     if runs.empty and not studies:
-        raise UserErrors(map(UserError, [*warnings, "no run with a recorded round was given"]))
+        raise UserError("\n".join([*warnings, "no run with a recorded round was given"]))
     known = run_folders.layers(runs)
     for name in set(layers) - set(known):
         recorded = ", ".join(known) or "none"

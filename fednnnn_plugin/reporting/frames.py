@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fednnnn_plugin.errors import UserError, UserErrors, in_python
+from fednnnn_plugin.errors import UserError, in_python
 from fednnnn_plugin.quantities import NORMS
 from fednnnn_plugin.reporting.arguments import parsed_target, run_paths
 from fednnnn_plugin.reporting.conditions import LINE, arrange, placed
@@ -47,7 +47,7 @@ def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     """
     runs, problems = read_folders(run_paths(folders))
     if runs.empty:
-        raise UserErrors(map(UserError, [*problems, "no run with a recorded round was given"]))
+        raise UserError("\n".join([*problems, "no run with a recorded round was given"]))
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
     runs = placed(runs).drop(columns="partition")

@@ -1,6 +1,6 @@
 """``fp.run`` with what does not fit: one line that names the key, before anything is written.
 
-Its own arguments: ``test_start.py``; the command's and a recipe's: ``test_cli.py``, ``recipe/``.
+Its own arguments: ``test_run.py``; the command's and a recipe's: ``test_cli.py``, ``recipe/``.
 """
 
 from functools import partial

@@ -83,7 +83,7 @@ def test_metric_without_a_value_of_the_untrained_model(
 ) -> None:
     """Precision is undefined while no sample is predicted as class 1; a wrong call is refused.
 
-    A metric gets the whole test: at the trial, and in each round. Its NaN is said once.
+    A metric gets the whole test: at the trial, and in each round. Its NaN is reported once.
     """
     sizes: list[int] = []
 
