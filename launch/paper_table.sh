@@ -7,7 +7,8 @@
 #
 #   --precision P   of CIFAR-10 alone: fp32, tf32 or bf16; MNIST has the recipes' fp32
 #
-# It calls launch/reproduce.sh part by part: the same command continues after any stop.
+# It calls launch/reproduce.sh part by part: the same command continues after any stop. A run that
+# fails is named, the others are made, and the exit status is 1.
 set -euo pipefail
 
 case "${1:-}" in
@@ -33,11 +34,15 @@ part() { # SEEDS RECIPE ...: the arguments of this script stay
   local seeds=$1 of=() names=("${@:2}")
   [[ $2 != cifar10* ]] || of=("${precision[@]}")
   echo "part: ${names[*]}, seeds $seeds"
-  "$(dirname "$0")/reproduce.sh" --seeds "$seeds" "${of[@]}" "${given[@]}" "${names[@]}" "${more[@]}"
+  "$(dirname "$0")/reproduce.sh" --seeds "$seeds" "${of[@]}" "${given[@]}" "${names[@]}" "${more[@]}" \
+    || failed=$?
+  [ $failed -le 1 ] || exit $failed # 1 is of runs that failed, others of a mistake or a signal
 }
 more=("$@") # from -- on
+failed=0
 for seeds in 0 1,2; do
   for condition in noniid_b noniid_ub iid_b iid_ub; do part "$seeds" "cifar10_${condition}_*"; done
   part "$seeds" 'mnist_noniid_*' 'mnist_iid_*'
-  [ "$seeds" != 0 ] || { part 0 mnist_single_client && part 0 cifar10_single_client; }
+  [ "$seeds" != 0 ] || for data in mnist cifar10; do part 0 "${data}_single_client"; done
 done
+exit $failed
