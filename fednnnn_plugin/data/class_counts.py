@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from fednnnn_plugin.errors import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def client_counts(
@@ -19,6 +22,8 @@ def client_counts(
     ``labels`` has the class of each image, [n] integers; ``parts`` for each client the positions
     of its images. Classes without a name in ``class_names`` go by their number.
     """
+    import pandas as pd
+
     classes, class_of = np.unique(np.asarray(labels), return_inverse=True)
     of_parts = (class_of[np.asarray(part, dtype=np.intp)] for part in parts)
     rows = [np.bincount(of_part, minlength=classes.size) for of_part in of_parts]

@@ -1,8 +1,10 @@
 """A data set divided between clients, staged once: clients are lists of positions."""
 
-from dataclasses import dataclass, field
+from __future__ import annotations
 
-import pandas as pd
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,9 @@ from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fingerprint import Fingerprint
 from fednnnn_plugin.user_code import is_own
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: What a recipe calls the arguments of `partition` that its refusals name.
 _KEYS = {

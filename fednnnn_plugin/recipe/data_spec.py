@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.data.spec import DataSpec
@@ -13,6 +12,9 @@ from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.recipe.load import load_recipe
 from fednnnn_plugin.recipe.schema import DataArgs, Recipe
 from fednnnn_plugin.user_code import is_own
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HOLDOUT = 0.2  # of each client's samples, where they are to be tested on them
 
