@@ -25,7 +25,8 @@ class UpdateAccumulator(ClientSum):
     whose weighted update is below ``2^-48`` of another's may add nothing to S. The exact range: up
     to 32,767 clients, beyond which :meth:`add` raises a ``UserError``; each with a ``‖Δ_k‖`` that
     is finite in the dtype of S and a ``‖Δ_k‖²`` that is finite in float64, else it is rejected.
-    Below about 1e-150, which only float64 reaches, norms and updates may round to zero.
+    Below about 1e-150, which only float64 reaches, norms, updates and means of buffers may round
+    to zero.
 
     All entries that are not trained are buffers. Floating ones are averaged as they are, not as
     differences, so that a running variance stays positive; each element is rounded by at most

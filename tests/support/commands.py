@@ -12,7 +12,7 @@ from .processes import WATCHDOG, Ended, kill_with_children
 COMMAND = str(Path(__file__).with_name("command_process.py"))
 PRELOADED = [
     *("fednnnn_plugin.cli", "fednnnn_plugin.assembly.run", "fednnnn_plugin.followers.progress"),
-    *("fednnnn_plugin.reporting.build", "sklearn.datasets", "torch._dynamo", "optuna", "pytest"),
+    *("fednnnn_plugin.reporting.build", "sklearn.metrics", "torch._dynamo", "optuna", "pytest"),
 ]
 RECIPE = "digits_noniid_b_fednnnn"
 #: Of a quick run on a CPU: a round of some 15 ms with 3 of 20 clients, and a checkpoint.
