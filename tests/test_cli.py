@@ -251,3 +251,16 @@ def test_short_options_are_for_what_people_change_most() -> None:
 )
 def test_wrong_short_option_is_one_line(option: str, start: str) -> None:
     assert refused(fednnnn("check", RECIPE, option)).startswith(start)
+
+
+@pytest.mark.slow
+def test_run_imports_nothing_that_takes_seconds() -> None:
+    """Of what it does not use: another second at the start of each run and rank."""
+    words = ["run", RECIPE, *quick()]
+    unused = {"torch._dynamo", "torchvision", "pandas", "sklearn", "scipy", "matplotlib", "fedml"}
+    script = (
+        "import sys; from fednnnn_plugin.cli import main\n"
+        f"main({words}, standalone_mode=False)\n"
+        f"assert not {unused} & {{*sys.modules}}"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
