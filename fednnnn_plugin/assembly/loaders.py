@@ -73,7 +73,7 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerp
     tokens = Tokens()
 
     with user_code(where), isolated_generators(0, "fingerprint"):  # alike for every seed
-        digest = tensors_digest(_told(loaders, labels, tokens, loss))  # they may shuffle
+        digest = tensors_digest(_contents(loaders, labels, tokens, loss))  # they may shuffle
     counts = {name: sum(map(len, batches)) for name, batches in labels.items()}
     classes = count_classes([*chain.from_iterable(labels.values())], where)
     sizes, every = [*counts.values()][: len(clients)], [*loaders.values()]
@@ -150,7 +150,7 @@ def _loader(part: object, batch_size: int, where: str, loss: str, *, of_client: 
     return PairLoader(DataLoader(of, size, shuffle=of_client), where)
 
 
-def _told(
+def _contents(
     loaders: Mapping[str, PairLoader],
     labels: Mapping[str, list[Tensor]],
     tokens: Tokens,

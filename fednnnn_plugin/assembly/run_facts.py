@@ -80,8 +80,8 @@ def summary_of(
 def log_base(recipe: Recipe) -> None:
     """Say what a run from the base recipe has."""
     train = vars(recipe.train_args)
-    told = [f"{key} {train[key]}" for key in _OF_BASE if train[key] is not None]
-    _log.info("%s: %s; overrides change them", recipe.name, ", ".join(told), extra=SHOWN)
+    settings = [f"{key} {train[key]}" for key in _OF_BASE if train[key] is not None]
+    _log.info("%s: %s; overrides change them", recipe.name, ", ".join(settings), extra=SHOWN)
 
 
 def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
@@ -128,16 +128,16 @@ def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
             *(weighting, min(sizes), max(sizes), *_WEIGHTS[weighting]),
             extra=SHOWN,
         )
-    dealt, of = "", "classes"
+    split, of = "", "classes"
     if isinstance(data, FederatedData) and data.train_labels.is_floating_point():
         of = "numbers a sample"
     if isinstance(data, FederatedData) and "split" in inputs.fingerprint:
-        dealt = " (a split of their own)"
+        split = " (a split of their own)"
     elif isinstance(data, FederatedData):
-        dealt = f" ({partition_name(settings.partition_method, settings.partition_sizes)})"
+        split = f" ({partition_name(settings.partition_method, settings.partition_sizes)})"
     _log.info(
         "data: %s, %d %s; %d clients of %d to %d samples%s",
         *(settings.dataset, data.num_classes, of),
         *(data.num_clients, min(sizes), max(sizes)),
-        dealt,
+        split,
     )

@@ -60,14 +60,14 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
         raise UserErrors(
             UserError(
                 RESUME,
-                f"{key}: {_told(given)}",
-                f"the run in {folder.path} has {_told(before)}; {only}, may differ",
+                f"{key}: {_text_of(given)}",
+                f"the run in {folder.path} has {_text_of(before)}; {only}, may differ",
             )
             for key, (before, given) in changed.items()
         )
 
 
-def _told(value: object) -> str:
+def _text_of(value: object) -> str:
     """Show a value, a mapping by its content."""
     return printable(json.dumps(value)) if isinstance(value, dict) else shown(value)
 

@@ -114,9 +114,9 @@ def partition_command(
     spec = data_spec(loaded, allow_code=allow_code)
     data = load_federated(spec)
     counts = data.class_counts()
-    dealt = partition_name(spec.partition_method, spec.partition_sizes)
+    split = partition_name(spec.partition_method, spec.partition_sizes)
     title = (
-        f"{dataset_title(spec.dataset)}: {'own split' if 'split' in data.fingerprint else dealt}"
+        f"{dataset_title(spec.dataset)}: {'own split' if 'split' in data.fingerprint else split}"
     )
     size = f"{data.num_clients} clients, {len(data.train_labels)} samples"
     say(f"{title}, {size}\n\n{counts_text(counts)}")

@@ -21,7 +21,7 @@ from fednnnn_plugin.client.step_graphs import StepGraphs
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.transfer import to_device
 
-#: Clients that train together, or one alone; ranks and threads are dealt these.
+#: Clients that train together, or one alone; ranks and threads take these.
 Group = tuple[int, ...]
 
 

@@ -118,11 +118,11 @@ def partition(
             shares = n_class_shares(class_sizes, held, classes_per_client, exponent, rng)
         else:
             shares = dirichlet_shares(class_sizes, held, alpha, rng)
-    return _deal(class_of, shares, np.random.default_rng(derive_seed(seed, "deal")))
+    return _positions(class_of, shares, np.random.default_rng(derive_seed(seed, "deal")))
 
 
 def partition_name(method: str, sizes: str) -> str:
-    """How a deal is called: ``n_class, balanced``; by the method alone where the sizes are free."""
+    """Name a partition: ``n_class, balanced``; by the method alone where the sizes are free."""
     return method if method in (_FREE, "natural") else f"{method}, {sizes}"
 
 
@@ -145,14 +145,16 @@ def _iid_shares(class_sizes: Ints, client_sizes: Ints, rng: np.random.Generator)
     return shares
 
 
-def _deal(class_of: NDArray[np.integer[Any]], shares: Ints, rng: np.random.Generator) -> list[Ints]:
+def _positions(
+    class_of: NDArray[np.integer[Any]], shares: Ints, rng: np.random.Generator
+) -> list[Ints]:
     """Positions of each client, drawn from every class as ``shares`` [clients, classes] says."""
-    hands: list[list[Ints]] = [[] for _ in shares]
+    parts: list[list[Ints]] = [[] for _ in shares]
     for places, column in zip(places_of_classes(class_of, shares.shape[1]), shares.T, strict=True):
         drawn = rng.permutation(places)
-        for hand, part in zip(hands, np.split(drawn, column[:-1].cumsum()), strict=True):
-            hand.append(part)
-    return [np.sort(np.concatenate(hand)) for hand in hands]
+        for part, taken in zip(parts, np.split(drawn, column[:-1].cumsum()), strict=True):
+            part.append(taken)
+    return [np.sort(np.concatenate(part)) for part in parts]
 
 
 def _labels(labels: Labels) -> NDArray[np.integer[Any]]:

@@ -146,15 +146,15 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             follow_the_engine(train_data)
             data = LoaderData({client: train_data}, {}, (), 0)
             return LoaderBatches(data, self._sgd, device, any_order=self._takes_any_order)
-        dealt = train_data.data
-        if self._staged is None or self._staged[:2] != (dealt, device):
+        federated = train_data.data
+        if self._staged is None or self._staged[:2] != (federated, device):
             name = getattr(self.args, "model", type(self.model).__name__)
-            refuse_images_of_other_form(self.model, dealt.train_images)
-            for warning in check_model(self.model, name, dealt, self._sgd):
+            refuse_images_of_other_form(self.model, federated.train_images)
+            for warning in check_model(self.model, name, federated, self._sgd):
                 _log.warning(warning)
             any_order = ours or self._takes_any_order
-            batches = TensorBatches(dealt, self._sgd, self._seed, device, any_order=any_order)
-            self._staged = dealt, device, batches
+            batches = TensorBatches(federated, self._sgd, self._seed, device, any_order=any_order)
+            self._staged = federated, device, batches
         return self._staged[2]
 
     def _takes_any_order(self, images: Tensor) -> bool:

@@ -131,9 +131,9 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
     sizes, loaders, test_loaders = dataset[4:7]
     for loader in (*loaders.values(), dataset[3], *(test_loaders or {}).values()):
         follow_the_engine(loader)
-    dealt = dealt_data(dataset, num_clients)
-    if dealt is not None:
-        return dealt
+    divided = divided_data(dataset, num_clients)
+    if divided is not None:
+        return divided
     for client in range(num_clients):
         if client not in loaders or client not in sizes:
             raise UserError(
@@ -172,8 +172,8 @@ def has_data(loader: Any, samples: Any = 1) -> bool:
         return True
 
 
-def dealt_data(dataset: FedMLDataset, num_clients: int | None) -> FederatedData | None:
-    """Return the tensors of data that this package dealt to so many clients, or None."""
+def divided_data(dataset: FedMLDataset, num_clients: int | None) -> FederatedData | None:
+    """Return the tensors of data that this package divided between so many clients, or None."""
     staged = staged_data(dataset)
     return staged if staged is not None and staged.num_clients == num_clients else None
 

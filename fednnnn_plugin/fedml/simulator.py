@@ -18,7 +18,7 @@ from fednnnn_plugin.fedml.keys import (
     warn_of_unread_keys,
     warn_of_unused_keys,
 )
-from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, dealt_data, engine_data
+from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, divided_data, engine_data
 from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
 from fednnnn_plugin.fedml.model_states import refuse_images_of_other_form
 from fednnnn_plugin.fedml.processes import (
@@ -167,7 +167,7 @@ def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: An
 def _brought(args: Any, dataset: FedMLDataset, model: nn.Module) -> dict[str, Any]:
     """Return what the arguments say of data and model that are not what the script brought."""
     brought: dict[str, Any] = {}
-    if dealt_data(dataset, getattr(args, "client_num_in_total", None)) is None:
+    if divided_data(dataset, getattr(args, "client_num_in_total", None)) is None:
         brought |= dict.fromkeys(set(own_keys("data_args")) - {"dataset"})
     if (ours := MODELS.get(str(getattr(args, "model", None)))) and type(model) is not ours:
         brought["model"] = "custom"

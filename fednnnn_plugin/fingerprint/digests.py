@@ -105,7 +105,7 @@ def _digests(part: str, things: Iterable[object], names: Mapping[int, str]) -> d
             read.add(key)
         if isinstance(thing, Unknown):
             unknown.add(thing.name)
-        head, *parts = _told(thing)
+        head, *parts = _described(thing)
         if isinstance(thing, nn.Module):
             names |= names_of(thing)
         digest.update(f"{head}, of {len(parts)};".encode("utf-8", "backslashreplace"))
@@ -114,7 +114,7 @@ def _digests(part: str, things: Iterable[object], names: Mapping[int, str]) -> d
     return found | ({NOT_COVERED: ", ".join(sorted(unknown))} if unknown else {})
 
 
-def _told(thing: object) -> Iterator[object]:
+def _described(thing: object) -> Iterator[object]:
     """Yield what a thing is, in words, and then what it is made of."""
     kind = type(thing).__name__
     match thing:

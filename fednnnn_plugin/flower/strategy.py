@@ -204,14 +204,14 @@ class RuleStrategy(FedAvg):
         found = super().aggregate_evaluate(self._before + server_round, replies)
         if found is not None and self._server is not None:
             results = [client_result(reply, self.weighted_by_key) for reply in replies]
-            told = [result for result in results if result is not None]
-            self._server.records.tested(evaluation_of(found), told)
+            known = [result for result in results if result is not None]
+            self._server.records.tested(evaluation_of(found), known)
         return found
 
     def _begin(self, arrays: ArrayRecord) -> KeptServer:
         model, settings = arrays.to_torch_state_dict(), (self._weighting, self._longest)
-        told = self.rule, self._settings, model, self._trainable, *settings, self._keeping
-        server = self._server = KeptServer(*told)
+        given = self.rule, self._settings, model, self._trainable, *settings, self._keeping
+        server = self._server = KeptServer(*given)
         self._is_fresh, self._before, self._returned = True, server.done, None
         return server
 

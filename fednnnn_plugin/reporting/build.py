@@ -141,10 +141,10 @@ def _beginning(runs: pd.DataFrame, paths: Sequence[Path], out: Path) -> Iterator
         yield f"Made by `fednnnn report` from the records of {many} runs ({rounds} rounds)."
         for name, what in (("commit", "Commits"), ("device", "Machines")):
             counts = runs.drop_duplicates("run")[name].value_counts(sort=False)
-            told = [escaped(f"{each} ({count} runs)") for each, count in counts.items()]
+            texts = [escaped(f"{each} ({count} runs)") for each, count in counts.items()]
             missing = many - int(counts.sum())
-            told += [f"not recorded ({missing} runs)"] * bool(missing)
-            yield f"{what}: {', '.join(told)}."
+            texts += [f"not recorded ({missing} runs)"] * bool(missing)
+            yield f"{what}: {', '.join(texts)}."
     beside = out.glob("*.md") if os.path.realpath(out) in map(os.path.realpath, paths) else ()
     for name in sorted({page.name for page in beside} - {MARKDOWN}):
         yield f"See also [{escaped(printable(name))}]({quote(os.fsencode(name))})."

@@ -43,7 +43,7 @@ _PARTITION = (
     *("partition_alpha", "power_law_exponent", "min_samples", "split_fingerprint"),
     *("partition_by", "test_division"),
 )
-_TOLD = ("partition_alpha", "validation_fraction")  # of these, what is told unless it is 0
+_UNLESS_ZERO = ("partition_alpha", "validation_fraction")  # of these, what is named unless it is 0
 _NO_VARIANT = {
     *(*IDENTITY, "dataset", "partition_method", "partition_sizes", *_PARTITION, *ARRANGED),
 } - {"metric"}  # which judges a line
@@ -217,10 +217,13 @@ def _place(head: Mapping[str, Any]) -> tuple[str, str]:
 
 def _conditions(members: pd.DataFrame) -> pd.Series[str]:
     """The names of conditions of one partition, by the settings of it that differ."""
-    told = {*differing(members, _PARTITION), *(key for key in _TOLD if any(members.get(key, [])))}
+    named = {
+        *differing(members, _PARTITION),
+        *(key for key in _UNLESS_ZERO if any(members.get(key, []))),
+    }
     if "Dirichlet" not in members["partition"].iloc[0]:  # recipes of other partitions hold an α too
-        told -= {"partition_alpha"}
-    return members["partition"] + _named(members, [key for key in _PARTITION if key in told])
+        named -= {"partition_alpha"}
+    return members["partition"] + _named(members, [key for key in _PARTITION if key in named])
 
 
 def _labels(members: pd.DataFrame) -> pd.Series[str]:
@@ -228,10 +231,10 @@ def _labels(members: pd.DataFrame) -> pd.Series[str]:
     keys = [key for key in members if key not in _NO_VARIANT]
     everywhere = [key for key in keys if key in _OFF or members[key].notna().all()]
     shared = [key for key in everywhere if key not in _OWN]
-    told = differing(members, shared)
+    named = differing(members, shared)
     found = []
     for _, part in members.groupby("method"):
-        shown = [key for key in keys if key in (*told, *differing(part, keys))]
+        shown = [key for key in keys if key in (*named, *differing(part, keys))]
         found.append(part["method"] + _named(part, shown))
     labels = pd.concat(found)
     if members["partition"].iloc[0] == SINGLE_CLIENT:
@@ -252,5 +255,5 @@ def _named(heads: pd.DataFrame, keys: Sequence[str]) -> pd.Series[str]:
     """For each run its values of these settings, in brackets."""
     if not keys:
         return pd.Series("", heads.index, dtype=object)
-    told = [SYMBOLS.get(key, key) + " " + heads[key].map(value_text) for key in keys]
-    return " (" + told[0].str.cat(told[1:], sep=", ") + ")"
+    texts = [SYMBOLS.get(key, key) + " " + heads[key].map(value_text) for key in keys]
+    return " (" + texts[0].str.cat(texts[1:], sep=", ") + ")"

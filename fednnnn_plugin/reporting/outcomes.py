@@ -60,9 +60,9 @@ def reaching(
     runs = with_values(runs, metric)
     there = (runs["value"] <= target).where(runs["lower_is_better"], runs["value"] >= target)
     first = runs[there].groupby("run")["round"].min().reindex(every["run"])
-    told = every.assign(first=first.astype(float), tested=every["best"].notna())
-    told["late"] = told["first"].fillna(math.inf)
-    numbers = told.groupby(LINE, sort=False).agg(
+    reached = every.assign(first=first.astype(float), tested=every["best"].notna())
+    reached["late"] = reached["first"].fillna(math.inf)
+    numbers = reached.groupby(LINE, sort=False).agg(
         seeds=("run", "size"), reached=("first", "count"), tested=("tested", "any"),
         rounds=("first", "mean"), median=("late", "median"),
     ).reset_index()  # fmt: skip

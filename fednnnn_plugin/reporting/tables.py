@@ -123,8 +123,8 @@ def settings(runs: pd.DataFrame) -> str:
     own = differing(heads, keys)
     parts = [f"{SYMBOLS[key]} {value_text(heads[key].iloc[0])}" for key in keys if key not in own]
     for label, values in heads[own].astype(object).iterrows():
-        told = [f"{SYMBOLS[k]} {value_text(v)}" for k, v in values.dropna().items()]
-        parts += [f"{label}: {', '.join(told)}"] * bool(told)
+        texts = [f"{SYMBOLS[k]} {value_text(v)}" for k, v in values.dropna().items()]
+        parts += [f"{label}: {', '.join(texts)}"] * bool(texts)
     sentences = [f"Settings: {'; '.join(parts)}."] if parts else []
     weighted = "partition_method" in heads and "client_weighting" in heads
     if weighted and heads["partition_method"].eq(OWN_SPLIT).any():

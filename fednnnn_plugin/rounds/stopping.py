@@ -81,8 +81,8 @@ class Stop:
         if self.target is not None and value is not None and sign * (value - self.target) >= 0:
             return f"{name} {value:.4g} has reached the target {self.target:g}"
         if self.patience is not None and last.round >= since + self.patience:
-            told = "no value" if best is None else f"{best:.4g}"
-            return f"{name} has not been better than {told} for {last.round - since} rounds"
+            shown = "no value" if best is None else f"{best:.4g}"
+            return f"{name} has not been better than {shown} for {last.round - since} rounds"
         return None
 
 

@@ -90,7 +90,7 @@ class Block:
     ) -> Tensor:
         """Return tensors ``[*models, *shape]`` as a new matrix ``[*models, size]``.
 
-        Its dtype is the block's, or a tensor's own where that is wider, unless it is told.
+        Its dtype is the block's, or a tensor's own where that is wider, unless it is given.
         """
         parts = [state[e.name].reshape(*models, e.shape.numel()) for e in self.entries]
         matrix = torch.cat(parts, -1) if parts else torch.empty(*models, 0)

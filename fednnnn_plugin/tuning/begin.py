@@ -91,7 +91,7 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
 
 
 def _classes_per_client(load: Load, plan: Plan, folder: StudyFolder) -> int:
-    """Return how many classes a client holds where η is chosen: two, where that deals all classes.
+    """Return how many classes a client holds where η is chosen: two, if that covers all classes.
 
     Else so many that each class has about two clients.
     """

@@ -55,8 +55,8 @@ _NON_IID_B = {
 def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) -> Plan:
     """Lay out a recipe's search: the paper's procedure, or the recipe as it is.
 
-    The procedure (paper, appendix) is for recipes of the paper's data, network and deal, or as
-    ``options.paper`` says. Step 1 holds out a validation part. Step 2 searches η, and λ
+    The procedure (paper, appendix) is for recipes of the paper's data, network and partition, or
+    as ``options.paper`` says. Step 1 holds out a validation part. Step 2 searches η, and λ
     where a grid names it, on FedAvg under non-IID-B, and Step 3 the method's own keys, at that η.
     Without grids they are the paper's for η, and those that the method's rule gives with its keys.
     With grids only what they name is searched. Step 3, of which the paper does not say it, takes
@@ -64,7 +64,7 @@ def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) 
     of the images held out.
 
     Of any other recipe one step searches what the grids name, jointly: any number of
-    ``train_args``, on the recipe's own data, deal and method, for its own rounds. Trials of a
+    ``train_args``, on the recipe's own data, partition and method, for its own rounds. Trials of a
     recipe that names metrics are judged by the first, the ``measure``; of one whose loss is not of
     classes, by the loss.
     """
@@ -91,25 +91,25 @@ def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) 
 
 
 def described(load: Load, plan: Plan) -> Iterator[str]:
-    """Say what each step trains, on which deal."""
+    """Say what each step trains, on which partition."""
     for step in plan.steps:
         point = next(step.points())
         recipe = next(iter(trial_recipes(load, plan, step, point).values()))
         data, train = recipe.data_args, recipe.train_args
-        deal = data.partition_method
-        if deal == "n_class":
-            deal += f", {data.classes_per_client} classes a client"
+        partition = data.partition_method
+        if partition == "n_class":
+            partition += f", {data.classes_per_client} classes a client"
         why = ", the paper's procedure" * (step.name == LEARNING_RATE_STEP)
         seeds = f", each with the seeds {', '.join(map(str, plan.seeds))}" * bool(plan.seeds)
         yield (
             f"{step.name}: {', '.join(step.grid)}: {len(step)} trials of {step.rounds} rounds of "
-            f"{step.method}, {data.dataset} ({deal}), {train.client_num_in_total} clients"
+            f"{step.method}, {data.dataset} ({partition}), {train.client_num_in_total} clients"
             f"{seeds}{why}"
         )
 
 
 def _is_papers(recipe: Recipe) -> bool:
-    """Whether a recipe's data, network and deal are among those that the procedure is made for."""
+    """Whether the procedure is made for a recipe's data, network and partition."""
     data = recipe.data_args
     own_network = recipe.model_args.model == f"nnnn_{data.dataset}"
     return own_network and data.partition_method in ("iid", "n_class")
