@@ -14,7 +14,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import sklearn.datasets
 import torch
 from click.testing import CliRunner
 from torch.nn.utils import parameters_to_vector
@@ -106,10 +105,9 @@ def unchanged() -> Iterator[None]:
 def warm() -> Iterator[None]:
     """Have the libraries make the changes that they make once, at their first use.
 
-    scikit-learn and sympy, which torch.func imports, add filters of warnings; torch.func also puts
+    sympy, which torch.func imports, adds filters of warnings; torch.func also puts
     TORCHINDUCTOR_CACHE_DIR into the environment.
     """
-    sklearn.datasets.load_digits()
     torch.func.vmap(torch.func.grad(torch.sum))(torch.ones(2, 2))
     gc.collect()
     gc.freeze()  # what is there now: collections are quick
