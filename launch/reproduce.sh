@@ -15,8 +15,10 @@
 #   --results DIR   where the records go (results): DIR/<recipe>-seed<n>/ with metrics.jsonl.gz,
 #                   summary.json and recipe.yaml
 #
-# RECIPE is a recipe's name, or a pattern of names; without one the names are listed. The same command goes on after any stop: what
-# has its records is skipped, what was begun resumes. More --rounds than before extend a run.
+# RECIPE is a recipe's name, or a pattern of names; without one the names are listed. The same
+# command goes on after any stop: what has the records of all rounds is skipped, what was begun
+# resumes. A run that is stopped leaves the records of its rounds, unless there are more of it
+# already. More --rounds than before extend a run.
 set -euo pipefail
 
 case "${1:-}" in
@@ -79,10 +81,11 @@ done
 value() { # KEY FILE: what follows the key, in a recipe or in summary.json
   sed -En "s/^ *\"?$1\"?: *\"?([^\",# ]*).*/\1/p" "$2" | head -n 1
 }
+rounds_in() { # FOLDER: of its summary; 0 where there is none
+  [ -r "$1/summary.json" ] && value rounds "$1/summary.json" || echo 0
+}
 finished() { # NAME: whether its records have all the rounds
-  local kept=$results/$1/summary.json
-  [ -r "$kept" ] || return 1
-  [ "$(value rounds "$kept")" -ge "${rounds:-$(value comm_round "$recipes/${1%-seed*}.yaml")}" ]
+  [ "$(rounds_in "$results/$1")" -ge "${rounds:-$(value comm_round "$recipes/${1%-seed*}.yaml")}" ]
 }
 keep() { # NAME: its records, whole or not at all; the folder of the data is this machine's own
   local new=$results/.$1.new
@@ -92,6 +95,9 @@ keep() { # NAME: its records, whole or not at all; the folder of the data is thi
     && cp "$runs/$1/summary.json" "$new/" \
     && rm -rf "${results:?}/$1" \
     && mv "$new" "$results/$1"
+}
+keep_part() { # NAME: the records of a stopped run, if there are not as many already
+  [ "$(rounds_in "$runs/$1")" -le "$(rounds_in "$results/$1")" ] || keep "$1" || true
 }
 run() { # NAME
   local settings=(--output "$runs/$1" --set "common_args.random_seed=${1##*-seed}")
@@ -117,6 +123,8 @@ end_runs() { # each writes a checkpoint; a second signal does not wait for it
   trap 'signal_runs KILL' HUP INT TERM
   signal_runs TERM
   while [ -n "$(jobs -pr)" ]; do wait || true; done
+  local name
+  for name in "${running[@]}"; do keep_part "$name"; done
 }
 stop() { # STATUS
   echo "stopping when checkpoints are written, once more stops at once; the same command resumes" >&2
@@ -137,6 +145,7 @@ reap() { # waits until a run ends, and keeps its records
       echo "finished: $name"
     else
       failed=1
+      keep_part "$name"
       echo "failed: $name, status $status; the end of $runs/$name.log:" >&2
       tail -n 3 "$runs/$name.log" >&2 || true
     fi

@@ -128,7 +128,9 @@ def run_federation(
             return None
         federation.try_out(train_state.server)
         tied, every = aliases(inputs.model), recipe.train_args.checkpoint_every
-        writer = RunWriter(federation, train_state, files, tied, model_metadata(inputs.data), every)
+        summary = partial(summary_of, recipe, files, federation, inputs)
+        metadata = model_metadata(inputs.data)
+        writer = RunWriter(federation, train_state, files, tied, metadata, every, summary)
         if only_check:
             files.check_free()
             if mode == "resume":
@@ -151,9 +153,7 @@ def run_federation(
         write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
         watch = _round_watch(recipe, federation)
         stopped = _simulate(federation, writer, files, watch)
-        summary = summary_of(recipe, files, federation, writer.train_state, inputs, stopped)
-        summary.write(files.summary)
-        return summary
+        return writer.end(stopped)
 
 
 def _round_watch(recipe: Recipe, federation: Federation) -> RoundWatch:

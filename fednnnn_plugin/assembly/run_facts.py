@@ -39,11 +39,11 @@ def summary_of(
     recipe: Recipe,
     files: RunFolder,
     federation: Federation,
-    train_state: TrainState,
     inputs: Inputs,
+    train_state: TrainState,
     stopped: str | None,
 ) -> Summary:
-    """Return the summary of a run that has ended."""
+    """Return the summary of a run's rounds to a state, and why it was stopped there."""
     records, ranks = MetricsFile(files.metrics), federation.ranks
     best, best_round, final = records.results()
     summary = Summary(

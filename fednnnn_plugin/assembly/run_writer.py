@@ -1,7 +1,7 @@
-"""What a run's folder keeps of its rounds: records, checkpoints, the evaluation model."""
+"""What a run's folder keeps of its rounds: records, checkpoints, evaluation model, summary."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import safetensors.torch
 
@@ -13,18 +13,19 @@ from fednnnn_plugin.rounds.groups import Widths, keep_widths
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.checkpoint import CheckpointFolder
 from fednnnn_plugin.run_folder.folder import RunFolder, checkpoints_in, round_of
-from fednnnn_plugin.run_folder.records import MetricsFile
+from fednnnn_plugin.run_folder.records import MetricsFile, Summary
 
 _log = logging.getLogger(__name__)
 
 
 class RunWriter:
-    """Keeps a federation's rounds in its folder, which is locked; :meth:`save` ends it.
+    """Keeps a federation's rounds in its folder, which is locked.
 
     Args:
         tied: further names of the model's tensors -> the first name.
         metadata: of the model's file.
         every: rounds from one checkpoint to the next.
+        summary_of: the summary of the rounds to a state, and why the run was stopped there.
 
     Attributes:
         train_state: after the last round on record; replaced as one, whatever interrupts it.
@@ -38,10 +39,13 @@ class RunWriter:
         tied: Mapping[str, str],
         metadata: Mapping[str, str],
         every: int,
+        summary_of: Callable[[TrainState, str | None], Summary],
     ) -> None:
         self.train_state = train_state
         self._federation, self._folder, self._every = federation, folder, every
         self._tied, self._metadata = tied, dict(metadata)
+        self._summary_of = summary_of
+        self._summary: Summary | None = None  # that this process has written
         self._metrics = MetricsFile(folder.metrics)
         self._checkpoints = CheckpointFolder(folder.checkpoints)
         self._saved = 0
@@ -91,8 +95,8 @@ class RunWriter:
         if tables := self._federation.tables:
             tables.cut(self.train_state.round)
         self._prune()
-        if self.train_state.round < self._federation.schedule.rounds:
-            self._folder.summary.unlink(missing_ok=True)  # of the shorter run that this extends
+        if self._saved:
+            self._summarise()  # in place of a longer or a stopped run's
 
     def keep(self, record: RoundRecord, train_state: TrainState) -> None:
         """Put a round on record, with a checkpoint where one is due."""
@@ -120,6 +124,17 @@ class RunWriter:
         finally:
             self._save()  # again, where an interrupt cut it short
 
+    def end(self, stopped: str | None) -> Summary:
+        """Return the summary of a run whose last round is saved; it says why it was stopped."""
+        if stopped or self._summary is None:
+            return self._summarise(stopped)
+        return self._summary
+
+    def _summarise(self, stopped: str | None = None) -> Summary:
+        self._summary = self._summary_of(self.train_state, stopped)
+        self._summary.write(self._folder.summary)
+        return self._summary
+
     def _save(self) -> None:
         federation, train_state = self._federation, self.train_state
         if train_state.round == self._saved:
@@ -136,4 +151,5 @@ class RunWriter:
             federation.vectors.sync()
         state = federation.server.state_dict(train_state.server) | train_state.method.state_dict()
         self._checkpoints.save(state, train_state.round)
+        self._summarise()
         self._saved = train_state.round

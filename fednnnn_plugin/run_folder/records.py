@@ -169,7 +169,7 @@ class MetricsFile:
 
 @dataclass(frozen=True)
 class Summary:
-    """A finished run.
+    """A run up to its last checkpoint, which is in round ``rounds``.
 
     Accuracies are the evaluation model's, in [0, 1], the final one of the last tested round; None
     where a user's trainer measures none. ``client_batching`` is how many clients trained
@@ -210,7 +210,7 @@ class Summary:
 
     @classmethod
     def read(cls, path: Path) -> "Summary | None":
-        """Read a finished run's; None where there is none that is whole, as this version has it."""
+        """Read a run's; None where there is none that is whole, as this version has it."""
         try:
             with open_regular(path, _LONGEST_SUMMARY) as file:
                 return TypeAdapter(cls).validate_json(file.read(), strict=True)

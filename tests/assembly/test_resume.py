@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import fednnnn_plugin as fp
 from fednnnn_plugin.assembly import run_writer
 from fednnnn_plugin.assembly.unchanged import (
     begun_with,
@@ -22,6 +23,7 @@ from fednnnn_plugin.assembly.unchanged import (
 )
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.processes.devices import device_name
 from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.run_folder.folder import RunFolder
 
@@ -80,7 +82,9 @@ def test_resume_of_a_finished_run(tiny: Tiny, resume: Any, content: Any, whole: 
     ending = follower(round_done=Mock(side_effect=[None, EOFError]), end=round_is_saved)
     with pytest.raises(EOFError):
         resume(comm_round=8, followers=[ending])
-    assert not (whole / "summary.json").exists()  # it was of five rounds
+    stopped = fp.read_runs(whole).drop_duplicates("run").squeeze()
+    assert (stopped.finished, stopped.device) == (False, device_name(torch.device("cpu")))
+    assert json.loads((whole / "summary.json").read_text())["rounds"] == 7
     assert resume(comm_round=8).rounds == 8
     tiny("eight", **FIVE | {"comm_round": 8})
     assert content(whole) == content(whole.with_name("eight"))

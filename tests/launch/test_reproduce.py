@@ -91,7 +91,8 @@ def test_reproduce_goes_on_with_a_real_run(
 def test_reproduce_ends_its_runs_with_itself(
     launcher: Launcher, tmp_path: Path, number: signal.Signals
 ) -> None:
-    other = "echo $$ >id; exec sleep 600"
+    """The records of a run that is stopped stay, but do not replace those of more rounds."""
+    other = f"""({FEDNNNN.replace('"$rounds"', "1")}); echo $$ >id; exec sleep 600"""
     launcher.command("fednnnn", f'case "$2" in *fedavg.yaml) {FEDNNNN};; *) {other}; esac')
     launcher.command("gzip", "echo >keeping; until [ -e go ]; do sleep 0.05; done")
     process = launcher.start("reproduce.sh", "--jobs", "2", "--rounds", "2", *TWO)
@@ -107,6 +108,12 @@ def test_reproduce_ends_its_runs_with_itself(
     assert process.wait(timeout=WATCHDOG) == status
     with pytest.raises(ProcessLookupError):
         os.kill(run, 0)
+    kept = tmp_path / "results" / f"{TWO[1]}-seed0" / "summary.json"
+    assert json.loads(kept.read_text())["rounds"] == 1
+    launcher.command("fednnnn", f"""{FEDNNNN.replace('"$rounds"', "${rounds%?}")}; exit 143""")
+    for rounds in ("35", "29"):  # of which 3 and 2 are done
+        launcher.run("reproduce.sh", "--rounds", rounds, TWO[1], status=1)
+        assert json.loads(kept.read_text())["rounds"] == 3
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """When a run ends before its last round, by values worked by hand, and in runs."""
 
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.rounds.stopping import Measured, Stop, StopWatch
 
-from ..tiny import Content, Drawing, Tiny
+from ..tiny import Content, Drawing, Tiny, follower
 
 KEY = "validation_args.stop"
 
@@ -57,7 +60,11 @@ def test_stopped_run(tiny: Tiny, content: Content) -> None:
     runs = fp.read_runs(tiny.folder / "run")
     assert runs["finished"].all()
     assert set(runs["stopped"]) == {summary.stopped}
-    more = tiny(mode="resume", comm_round=4, checkpoint_every=5, stop={"target": 1.0})
+    further: dict[str, Any] = {"comm_round": 4, "checkpoint_every": 5, "stop": {"target": 1.0}}
+    interrupted = follower(round_done=Mock(side_effect=EOFError))
+    with pytest.raises(EOFError):
+        tiny(mode="resume", **further, followers=[interrupted])
+    more = tiny(mode="resume", **further)
     assert (more.rounds, more.stopped) == (4, None)
 
 
