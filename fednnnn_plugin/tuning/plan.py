@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from fednnnn_plugin.data.natural import NATURAL
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.reporting.metrics import Metric
@@ -20,6 +21,7 @@ from fednnnn_plugin.tuning.options import (
     Options,
     parse_grid,
 )
+from fednnnn_plugin.user_code import is_own
 
 Load = Callable[[Sequence[str]], Recipe]
 """Loads the recipe that is searched for, with these overrides."""
@@ -123,6 +125,13 @@ def _papers_steps(recipe: Recipe, options: Options) -> list[Step]:
             "train_args.client_num_in_total",
             "1: a search needs more clients: the learning rate is chosen on clients of two "
             "classes each, the other keys on how far clients agree",
+        )
+    if is_own(recipe.data_args.dataset) and recipe.data_args.partition_method == NATURAL:
+        raise UserError(
+            "tune",
+            PAPER,
+            "it chooses the learning rate on clients of two classes each, and your data come "
+            f"divided by their owners; without it {GRID} names what to search",
         )
     rates, rounds = _PAPER.get(recipe.data_args.dataset, _OTHERS)
     grid = options.grid or {

@@ -84,6 +84,9 @@ def test_plan_searches_learning_rate_on_fedavg() -> None:
     load = loader("mnist_noniid_b_fednnnn", *natural)
     tried = trial_recipes(load, plan, rate, {"learning_rate": 0.07})[""]
     assert (tried.data_args.partition_by, tried.data_args.test_division) == (None, None)
+    own_owners = load(["data_args.dataset=mine:load", "data_args.partition_by=null"])
+    with pytest.raises(UserError, match=r"^tune: --paper: .* divided by their owners; .*--grid"):
+        make_plan(own_owners, Options(paper=True))
 
 
 def test_plan_of_ones_own_recipe_is_joint() -> None:
