@@ -11,7 +11,7 @@ from types import MappingProxyType
 import pandas as pd
 from typing_extensions import Unpack
 
-from fednnnn_plugin.assembly.run import (
+from fednnnn_plugin.assembly.objects import (
     Objects,
     as_options,
     names_and_objects,
