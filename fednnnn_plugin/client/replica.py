@@ -37,10 +37,15 @@ def aliases(model: nn.Module) -> dict[str, str]:
     }
 
 
+def _stay() -> None:
+    """Do nothing."""
+
+
 class Replica:
     """A model whose trained parameters, in the layout's order, are views of one vector ``[d]``.
 
-    The model becomes the replica's own, and keeps its weights: all of the layout's dtype.
+    The model becomes the replica's own, and keeps its weights: all of the layout's dtype. Recurrent
+    layers leave them where they are, which on a GPU ``flatten_parameters()`` would not.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -50,6 +55,9 @@ class Replica:
         views = self.layout.views(self.vector).values()
         for parameter, view in zip(self.trained, views, strict=True):
             parameter.data = view  # the same Parameter: what ties or hooks it stays
+        for module in model.modules():
+            if isinstance(module, nn.RNNBase):
+                vars(module)["flatten_parameters"] = _stay
 
     @property
     def state(self) -> ModelState:
@@ -59,11 +67,11 @@ class Replica:
 
     def check_trained(self) -> None:
         """Refuse a model of which training made other parameters than those that were trained."""
-        trained = zip(self.layout.entries, self.trained, strict=True)
-        before = {(entry.name, id(parameter)) for entry, parameter in trained}
-        named = self.model.named_parameters()
-        if other := before ^ {(name, id(each)) for name, each in named if each.requires_grad}:
-            name, _ = min(other)
+        views = self.layout.views(self.vector)
+        before = {(n, id(p), views[n].data_ptr()) for n, p in zip(views, self.trained, strict=True)}
+        named = [(name, each) for name, each in self.model.named_parameters() if each.requires_grad]
+        if other := before ^ {(name, id(each), each.data_ptr()) for name, each in named}:
+            name, *_ = min(other)
             raise UserError(
                 "model_args.model",
                 f"{printable(name)}: was made or replaced in training, or began or ceased to "

@@ -67,6 +67,7 @@ def test_replica_refuses_other_parameters_than_were_trained() -> None:
         lambda model: model.frozen.requires_grad_(),
         lambda model: model.add_module("more", nn.Linear(1, 1)),
         lambda model: setattr(model.last, "bias", nn.Parameter(torch.zeros(2))),
+        lambda model: setattr(model.last.bias, "data", model.last.bias.data.clone()),
     ):
         replica = Replica(_Tied())
         replica.check_trained()
@@ -75,3 +76,18 @@ def test_replica_refuses_other_parameters_than_were_trained() -> None:
             UserError, match=r"^model_args\.model: (frozen|more\.bias|last\.bias): "
         ):
             replica.check_trained()
+
+
+def test_recurrent_layers_leave_their_weights_in_the_vector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU ``flatten_parameters()``, which a model may call, moves them to cuDNN's memory."""
+
+    def moves(layer: nn.RNNBase) -> None:
+        for parameter in layer.parameters():
+            parameter.data = parameter.data.clone()
+
+    replica = Replica(nn.Sequential(nn.GRU(2, 3)))
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", moves)
+    replica.model[0].flatten_parameters()
+    replica.check_trained()
