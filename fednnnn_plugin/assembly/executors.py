@@ -121,8 +121,9 @@ def make_executor(
         slots = Slots(sgd, model, stage, streams)
         training = partial(train_in_slots, slots, batches, own_seed)
     elif most > 1:
-        on_gpu = device.type == "cuda"
-        graphs = StepGraphs(CudaCapture(device)) if on_gpu else None
+        graphs = None
+        if on_gpu := device.type == "cuda":
+            graphs = StepGraphs(partial(CudaCapture, torch.cuda.Stream(device)))
         normalise = batches.normalisation
         groups = GroupSGD(
             sgd, model, batches.images, batches.labels, normalise, graphs, augmentation

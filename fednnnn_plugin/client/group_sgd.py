@@ -225,8 +225,11 @@ class GroupSGD:
             self._graphs.clear()
 
     def _memory_for(self, clients: int, samples: int, start: ModelState) -> _Memory:
-        """Return memory for so many clients, each with a batch of so many samples."""
+        """Return memory for at least so many clients, each with a batch of so many samples."""
         if self._memory is None or not self._memory.holds(clients, samples):
+            if self._memory is not None:  # groups may take turns of which none is the largest
+                most, longest = self._memory.positions.shape
+                clients, samples = max(clients, most), max(samples, longest)
             self._give_back_memory()
             vector, *buffers = (
                 torch.empty(clients, *tensor.shape, dtype=tensor.dtype, device=tensor.device)

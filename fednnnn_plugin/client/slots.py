@@ -38,8 +38,8 @@ class Streams(Protocol):
     def end(self) -> None:
         """Have what is computed from now on wait for all."""
 
-    def graphs(self) -> StepGraphs | None:
-        """Return the graphs of one slot, None where there are none."""
+    def graphs(self, slot: int) -> StepGraphs | None:
+        """Return the graphs of a slot, None where there are none."""
 
 
 class OneStream:
@@ -56,7 +56,7 @@ class OneStream:
         """See :class:`Streams`."""
         return nullcontext()
 
-    def graphs(self) -> StepGraphs | None:
+    def graphs(self, slot: int) -> StepGraphs | None:
         """See :class:`Streams`."""
         return None
 
@@ -82,9 +82,9 @@ class CudaStreams:
         for stream in self._streams:
             torch.cuda.current_stream(self._device).wait_stream(stream)
 
-    def graphs(self) -> StepGraphs | None:
-        """See :class:`Streams`."""
-        return StepGraphs(CudaCapture(self._device))
+    def graphs(self, slot: int) -> StepGraphs | None:
+        """See :class:`Streams`; captured where they run, as a workspace of cuBLAS is a stream's."""
+        return StepGraphs(partial(CudaCapture, self._streams[slot]))
 
 
 class _Slot:
@@ -143,7 +143,7 @@ class Slots:
         """
         sgd, m = self._sgd.in_round(round_number), len(orders)
         if not self._slots:
-            kinds = [self._streams.graphs() for _ in range(self._streams.count)]
+            kinds = map(self._streams.graphs, range(self._streams.count))
             self._slots = [_Slot(self._sgd, self._model, graphs) for graphs in kinds]
         trained = ModelState(
             start.vector.new_empty(m, len(start.vector)),

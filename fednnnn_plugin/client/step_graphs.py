@@ -2,8 +2,11 @@
 
 import logging
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 
 import torch
+
+from fednnnn_plugin.processes.devices import is_out_of_memory
 
 _log = logging.getLogger(__name__)
 
@@ -17,19 +20,24 @@ class StepGraphs:
 
     A form's first step runs as it is, which also warms up its kernels; its second is captured, and
     launched as a graph from then on: the same kernels, and so the same bits. What cannot be
-    captured runs as it is, which the log says once: ``refused``.
+    captured runs as it is, which the log says once: ``refused``. Where a GPU's memory ends in a
+    capture, that is raised. All graphs are of one capture, from ``begin``, until they are cleared.
     """
 
-    def __init__(self, capture: Capture) -> None:
-        self._capture, self._graphs = capture, dict[Hashable, Step]()
+    def __init__(self, begin: Callable[[], Capture]) -> None:
+        self._begin, self._graphs = begin, dict[Hashable, Step]()
+        self._capture: Capture | None = None
         self._seen, self.refused = set[Hashable](), False
 
     def run(self, form: Hashable, step: Step) -> None:
         """Run a step of this form."""
         if form in self._seen and form not in self._graphs and not self.refused:
             try:
+                self._capture = self._capture or self._begin()
                 self._graphs[form] = self._capture(step)
             except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
                 self.refused = True
                 reason = " ".join(str(error).split())
                 _log.warning("training runs without CUDA graphs, and slower: %s", reason)
@@ -40,14 +48,17 @@ class StepGraphs:
         """Forget all graphs: the memory that they are of is given back."""
         self._graphs.clear()
         self._seen.clear()
+        self._capture = None
 
 
 class CudaCapture:
-    """Captures steps on one GPU; they share the memory of their intermediate results."""
+    """Captures steps on one stream of a GPU; they share the memory of their intermediate results.
 
-    def __init__(self, device: torch.device) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(device)
+    When all its graphs are gone, PyTorch may hold its pool for dead: no other graph can use it.
+    """
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._pool, self._stream = torch.cuda.graph_pool_handle(), stream
 
     def __call__(self, step: Step) -> Step:
         """Capture a step."""
@@ -60,7 +71,10 @@ class CudaCapture:
             graph.capture_begin(self._pool, capture_error_mode="thread_local")
             try:
                 step()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # of a capture that has failed: not the reason
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         current.wait_stream(self._stream)
         return graph.replay

@@ -44,9 +44,9 @@ class Streams:
     def on(self, slot: int) -> AbstractContextManager[object]:
         return self._on(slot)
 
-    def graphs(self) -> StepGraphs:
-        self.captured.append(Captured())
-        return StepGraphs(self.captured[-1])
+    def graphs(self, slot: int) -> StepGraphs:
+        self.captured.append(captured := Captured())
+        return StepGraphs(lambda: captured)
 
 
 def staging(clients: Clients) -> Stage:

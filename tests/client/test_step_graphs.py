@@ -15,16 +15,18 @@ from fednnnn_plugin.server.layout import ModelState
 
 from .test_group_sgd import SGD, Clients, Small
 
+REFUSED = "operation not permitted when stream is capturing"
+
 
 class Captured:
     """Notes what is captured and launched; may refuse, as of a step that waits for its GPU."""
 
-    def __init__(self, refuses: bool = False) -> None:
+    def __init__(self, refuses: str = "") -> None:
         self.refuses, self.captures, self.launches = refuses, 0, 0
 
     def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
         if self.refuses:
-            raise RuntimeError("operation not permitted when stream is capturing")
+            raise RuntimeError(self.refuses)
         self.captures += 1
 
         def launch() -> None:
@@ -37,20 +39,53 @@ class Captured:
 def test_form_is_captured_at_its_second_step(caplog: pytest.LogCaptureFixture) -> None:
     """Capturing runs nothing: each step is run once."""
     ran: list[str] = []
-    for refuses, launches in ((False, 4), (True, 0)):
+    for refuses, launches in (("", 5), (REFUSED, 0)):
         ran.clear()
         captured = Captured(refuses)
-        graphs = StepGraphs(captured)
+        graphs = StepGraphs(lambda captured=captured: captured)  # type: ignore[misc]
         for form in "aababbca":
             graphs.run(form, lambda form=form: ran.append(form))  # type: ignore[misc]
         assert "".join(ran) == "aababbca"
-        assert captured.launches == launches + (not refuses)
+        assert captured.launches == launches
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    graphs = StepGraphs(captured := Captured())
+    graphs = StepGraphs(lambda: captured)
     for _ in range(2):
         graphs.run("a", ran.clear)
         graphs.clear()
     assert captured.captures == 0
+
+
+def test_graphs_that_were_cleared_are_captured_anew() -> None:
+    """By another capture: PyTorch has no use for a pool of which all graphs are gone."""
+    begun = [Captured(), Captured()]
+    graphs = StepGraphs(iter(begun).__next__)
+    for _ in begun:
+        for _ in range(3):
+            graphs.run("a", lambda: None)
+        graphs.clear()
+    assert [(each.captures, each.launches) for each in begun] == [(1, 2)] * 2
+
+
+def test_groups_of_other_sizes_keep_their_graphs() -> None:
+    """Two clients with batches of 4, then three with batches of 2, none of which is the largest."""
+    begun: list[Captured] = []
+    clients = Clients(Small(), (9, 9, 2, 2, 2), SGD)
+    clients.graphs = StepGraphs(lambda: begun.append(Captured()) or begun[-1])  # type: ignore[func-returns-value]
+    group = clients.group()
+    for _ in range(4):
+        for orders in (clients.orders[:2], clients.orders[2:]):
+            group.train(clients.served, orders)
+    assert len(begun) == 2  # before and after there was memory for both
+
+
+def test_end_of_memory_in_a_capture_is_raised() -> None:
+    """A narrower group is captured; what cannot be is not."""
+    graphs = StepGraphs(lambda: captured)
+    captured = Captured("CUDA error: out of memory")
+    graphs.run("a", lambda: None)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        graphs.run("a", lambda: None)
+    assert not graphs.refused
 
 
 CHANGING = {"schedule": lambda number: 0.05}
@@ -65,7 +100,7 @@ def test_group_by_graphs_is_as_one_by_one(settings: dict[str, Any]) -> None:
     captured = Captured()
     clients = Clients(Small(), (9, 9, 7, 3), replace(SGD, **settings))
     alone_first = clients.one_by_one()
-    clients.graphs = StepGraphs(captured)
+    clients.graphs = StepGraphs(lambda: captured)
     group, served = clients.group(), clients.served
     group.train(ModelState(served.vector + 0.1, served.buffers), clients.orders)
     together = group.train(served, clients.orders)
