@@ -4,6 +4,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from fednnnn_plugin.fedml.silo_records import SiloRecords, sent_as
 from fednnnn_plugin.fedml.silos import check_silos
 from fednnnn_plugin.fedml.tester import AGGREGATING, FedMLsTester, Tester, refuse_replaced
 from fednnnn_plugin.fedml.tester_results import ResultReader
+from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import State
@@ -299,7 +301,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     def test(self, test_data: Any, device: Any, args: Any) -> Any:
         """Test the evaluation model as FedML tests its own, and report it the same way."""
-        found = self._tester.test(self.evaluation_state_dict(), test_data, device, args)
+        with self._numerics(device):
+            found = self._tester.test(self.evaluation_state_dict(), test_data, device, args)
         self._records.tested(self._results.evaluation(self._found_of_all, found))
         self._records.say()
         return found
@@ -309,9 +312,13 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     ) -> Any:
         """Let a custom tester test on the clients' data; FedML's does not."""
         local = train_data_local_dict, test_data_local_dict
-        found = self._tester.test_all(self.evaluation_state_dict(), *local, device, args)
+        with self._numerics(device):
+            found = self._tester.test_all(self.evaluation_state_dict(), *local, device, args)
         self._found_of_all = found
         return found
+
+    def _numerics(self, device: Any) -> AbstractContextManager[None]:
+        return numerics(self._train.precision, torch.device(device))
 
     def _is_tested(self) -> bool:
         """Tell whether FedML's server tests after this round, as it decides it."""

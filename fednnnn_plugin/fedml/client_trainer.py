@@ -129,10 +129,11 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         """Count correct predictions and sum up the loss, as FedML's trainers do."""
         self.model.to(device)
         self.model.eval()
-        parts = [
-            tally(self.model, (x.to(device), labels.to(device)), self._sgd.loss)
-            for x, labels in test_data
-        ]
+        with numerics(self._sgd.precision, torch.device(device)):
+            parts = [
+                tally(self.model, (x.to(device), labels.to(device)), self._sgd.loss)
+                for x, labels in test_data
+            ]
         return {
             "test_correct": sum(part.correct for part in parts),
             "test_loss": sum(part.loss for part in parts),

@@ -27,6 +27,7 @@ class Metrics(DefaultServerAggregator):
 
     def test(self, test_data, device, args):
         assert test_data is None
+        assert torch.backends.cudnn.deterministic  # as where it is trained
         self.net.load_state_dict(self.model.state_dict())  # as a tester with a trainer inside does
         self.tested.append(self.net.weight.detach().clone())
         torch.nn.init.normal_(self.net.weight)
