@@ -14,8 +14,11 @@ from fednnnn_plugin.errors import UserError
 _log = logging.getLogger(__name__)
 _DRIVER = Path("/proc/driver/nvidia/version")
 _CPU_INFO = Path("/proc/cpuinfo")  # names no model on ARM
-# CUDNN_STATUS_ALLOC_FAILED, CUBLAS_STATUS_ALLOC_FAILED, ..._DEVICE_ALLOCATION_FAILED; CUDA's own.
-_NO_MEMORY = re.compile(r"_ALLOC(ATION)?_FAILED|CUDA error: out of memory")
+# CUDNN_STATUS_ALLOC_FAILED, CUBLAS_STATUS_ALLOC_FAILED, ..._DEVICE_ALLOCATION_FAILED; CUDA's own;
+# PyTorch's, where none of cuDNN's algorithms got its workspace.
+_NO_MEMORY = re.compile(
+    "_ALLOC(ATION)?_FAILED|CUDA error: out of memory|unable to find an engine to execute"
+)
 
 
 def visible_gpus() -> int:

@@ -15,6 +15,7 @@ from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.rounds.method_calls import MethodCalls, Uploaded
 from fednnnn_plugin.run_folder.client_files import ClientFiles, Place
 from fednnnn_plugin.server.layout import ModelState
+from fednnnn_plugin.server.transfer import to_device, to_host
 from fednnnn_plugin.server.update import Measured
 
 _SENT, _KEPT = "..sent.", "..kept"  # in a checkpoint
@@ -144,13 +145,14 @@ class ClientVectors:
         kept = self._held.pop(group, None) or self._kept_of(group)
         for client in group:
             self._handed.pop(client, None)
-        return self._calls.upload(group[0], trained.vector, steps, weights, kept)
+        sent = self._calls.upload(group[0], trained.vector, steps, weights, kept)
+        return sent._replace(kept={name: to_host(matrix) for name, matrix in sent.kept.items()})
 
     def keep(self, group: Group, accepted: Sequence[bool], kept: Vectors) -> None:
-        """Keep the vectors of the clients of a group that were accepted."""
+        """Keep the vectors of the clients of a group that were accepted; they are on the CPU."""
         for row, client in enumerate(group):
             if self._method.keeps and accepted[row]:
-                own = {name: matrix[row].cpu().clone() for name, matrix in kept.items()}
+                own = {name: matrix[row].clone() for name, matrix in kept.items()}
                 if self._ranks.rank == 0:
                     self._placed[client] = self._files.write(client, self._calls.number, own)
                 else:
@@ -178,11 +180,15 @@ class ClientVectors:
 
     def _kept_of(self, group: Group) -> Vectors:
         found = [self._handed.get(client) or self._read(client) for client in group]
-        zeros, like = self._calls.zeros(self._method.keeps), self._calls.like
-        return {
-            name: torch.stack([(own or zeros)[name].to(like) for own in found])
-            for name in self._method.keeps
-        }
+        calls, device = self._calls, self._calls.like.device
+        matrices = {}
+        for name in self._method.keeps:
+            rows = torch.zeros(len(group), calls.length(name), dtype=calls.like.dtype)
+            for row, own in zip(rows, found, strict=True):
+                if own is not None:
+                    row.copy_(own[name])
+            matrices[name] = to_device(rows, device)
+        return matrices
 
 
 def _side_by_side(assignment: Sequence[Sequence[Group]]) -> Iterator[list[int | None]]:

@@ -84,6 +84,7 @@ class Executor:
         self._tests = Threads(device=next(model.parameters()).device)
         self._worker = threading.local()
         self._without_value = set[str]()  # metrics of which that was said
+        self._said_alone = False  # that a group failed
 
     def __enter__(self) -> "Executor":
         self.workers.__enter__()
@@ -128,6 +129,12 @@ class Executor:
                     _log.info("round %d: clients %s", round_number, group, exc_info=trained)
                 too_wide = failed and len(group) > 1 and is_out_of_memory(trained.__cause__)
                 if failed and len(group) > 1:
+                    if not too_wide and not self._said_alone:
+                        self._said_alone = True
+                        _log.warning(
+                            "round %d: a group of %d clients failed, and each trains alone: %s",
+                            *(round_number, len(group), " ".join(str(trained).split())),
+                        )
                     alone += [(client,) for client in group]
                 else:
                     consume(group, trained)

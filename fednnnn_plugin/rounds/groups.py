@@ -22,6 +22,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError
 from fednnnn_plugin.files import open_regular, write_atomically
 from fednnnn_plugin.run_folder.folder import RunFolder
+from fednnnn_plugin.user_code import exception_text
 
 _log = logging.getLogger(__name__)
 
@@ -87,21 +88,26 @@ def widest_group(
         return setting
     assert isinstance(data, FederatedData)
     largest = max(map(data.client_size, range(data.num_clients)))
-    shape = (min(sgd.batch_of(largest), largest), *data.train_images.shape[1:])
-    return max(1, min(WIDEST, int(MEMORY * room) // client_bytes(model, sgd, shape, method)))
+    one = data.normalised(data.train_images[:1]).to("meta")
+    batch = one.expand(min(sgd.batch_of(largest), largest), *one.shape[1:])
+    try:
+        needs = client_bytes(model, sgd, batch, method)
+    except Exception as error:  # a user's model may look at the values
+        why = exception_text(error)
+        _log.warning("clients train one after another: their memory is not known: %s", why)
+        return 1
+    return max(1, min(WIDEST, int(MEMORY * room) // needs))
 
 
-def client_bytes(
-    model: nn.Module, sgd: LocalSGD, shape: Sequence[int], method: ClientMethod
-) -> int:
+def client_bytes(model: nn.Module, sgd: LocalSGD, batch: Tensor, method: ClientMethod) -> int:
     """Return the memory that a client of a group takes, at most.
 
     For each parameter its weight, its gradient in parts and as a whole, a kernel's copy, and the
     difference to ``w_t`` in float64, twice. Of a method with vectors the correction and the update;
     of one that gives gradients each of them, a point and a result, and of one that uploads ``Δ'``;
     what a client keeps, before and after, and what it returns, as the method gave it and as it
-    counts. For the largest batch, inputs of ``shape`` ``[B, …]``, twice what autograd keeps of a
-    forward pass, of which only the shapes are computed.
+    counts. For the largest ``batch`` ``[B, …]``, on PyTorch's ``meta`` device, twice what autograd
+    keeps of a forward pass, of which only the shapes are computed.
     """
     trial = copy.deepcopy(model).to("meta", sgd.dtype).train()
     kept: list[int] = []
@@ -111,7 +117,7 @@ def client_bytes(
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        trial(torch.empty(*shape, device="meta", dtype=sgd.dtype))
+        trial(batch.to(sgd.dtype) if batch.is_floating_point() else batch)
     weights = sum(parameter.numel() for parameter in trial.parameters())
     vectors = 4 + 2 * method.has_vectors + 3 * len(method.keeps) + 2 * len(method.returns)
     vectors += method.has_gradient * (2 + method.evaluations) + method.uploads

@@ -22,6 +22,7 @@ from fednnnn_plugin.client.method import (
 from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.processes.devices import is_out_of_memory
 from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.server.transfer import to_device
 from fednnnn_plugin.user_code import exception_text, on_threads
 
 _METHOD = "train_args.client_method"
@@ -83,7 +84,7 @@ class MethodCalls:
 
         The generators are those of its clients: workers may compute corrections side by side.
         """
-        with self._errors(in_training=True), torch.no_grad():
+        with self._errors(of_group=True), torch.no_grad():
             added = self._corrected(kept, clients)
         gradient = partial(self._gradient, kept) if self.method.has_gradient else None
         return None if added is None and gradient is None else Correction(added, gradient)
@@ -139,7 +140,7 @@ class MethodCalls:
 
         own = {name: matrix[rows] for name, matrix in kept.items()}
         step = LocalStep(number, self._rate, self.served, self.sent, own)
-        with self._errors(in_training=True), torch.no_grad():
+        with self._errors(of_group=True), torch.no_grad():
             found = method.gradient(weights, at, step)
             return self._checked("gradient", {"g": found}, ["g"], len(weights))["g"]
 
@@ -151,13 +152,13 @@ class MethodCalls:
         kept: Vectors,
     ) -> Uploaded:
         method, m = self.method, len(steps)
-        taken = update.new_tensor(steps).unsqueeze(1)
+        taken = self._column(steps, update.dtype)
         local = LocalUpdate(
             update,
             self.served,
             taken.clamp(min=1),
             self.mean_steps,
-            update.new_tensor(weights, dtype=torch.float64).unsqueeze(1),
+            self._column(weights, torch.float64),
             self._rate,
             self.sent,
             kept,
@@ -179,6 +180,9 @@ class MethodCalls:
             {name: torch.where(taken > 0, new, kept[name]) for name, new in after.items()},
             {name: torch.where(taken > 0, new, 0.0) for name, new in returned.items()},
         )
+
+    def _column(self, of_clients: Sequence[float], dtype: torch.dtype) -> Tensor:
+        return to_device(torch.tensor(of_clients, dtype=dtype), self.like.device).unsqueeze(1)
 
     @property
     def _rate(self) -> float:
@@ -205,7 +209,7 @@ class MethodCalls:
     def called(self, purpose: str, client: int = 0) -> Iterator[None]:
         """Call the method, which may draw, on one thread."""
         with (
-            self._errors(),
+            self._errors(of_group=purpose == "finish"),
             on_threads(1),
             torch.no_grad(),
             isolated_generators(self.seed, f"method {purpose}", self.number, client),
@@ -213,15 +217,15 @@ class MethodCalls:
             yield
 
     @contextmanager
-    def _errors(self, *, in_training: bool = False) -> Iterator[None]:
+    def _errors(self, *, of_group: bool) -> Iterator[None]:
         """Say on one line what the method raises: its own error, not that of a client."""
         try:
             yield
         except _OfClient as error:
             raise error.__cause__ or error from None
         except (Exception, SystemExit) as error:
-            if in_training and is_out_of_memory(error):
-                raise  # of a group that is to be narrower
+            if of_group and is_out_of_memory(error):
+                raise  # it is to be narrower
             if isinstance(error, RunError) or getattr(error, "where", "") == _METHOD:
                 raise  # said by a call within
             said = str(error) if isinstance(error, UserError) else f"raised {exception_text(error)}"

@@ -227,6 +227,7 @@ def test_what_is_not_deterministic_is_logged(
         (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), True),
         (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), True),
+        (RuntimeError("GET was unable to find an engine to execute this computation"), True),
         (RuntimeError("CUDA error: device-side assert triggered"), False),
         (MemoryError("CUDA error: out of memory"), False),
         (None, False),

@@ -42,7 +42,7 @@ CPU = torch.device("cpu")
 SGD = LocalSGD(1, 5, 0.1)
 MODEL = create_model("nnnn_digits", 0)
 PLAIN = ClientMethod()
-NEEDS = client_bytes(MODEL, SGD, (5, 1, 8, 8), PLAIN)
+NEEDS = client_bytes(MODEL, SGD, torch.empty(5, 1, 8, 8, device="meta"), PLAIN)
 # Sizes 7, 12, 5, 30, 9, 16: with batches of 8 that is 1, 2, 1, 4, 2, 2 steps.
 ALL = {"client_num_per_round": 6, "batch_size": 8, "epochs": 1}
 
@@ -222,6 +222,10 @@ def test_what_cannot_train_together_trains_alone(
         assert len(caplog.records) == 1
         with pytest.raises(UserError, match=r"^train_args\.client_batching: 2: must be auto or "):
             width(2, 0, alone)
+    caplog.clear()
+    looking = nn.Sequential(Doing(lambda _, x: x + bool(x.max() > 99)), product)
+    assert widest_group(looking, data, SGD, PLAIN, "auto", 2**40, str) == 1
+    assert "one after another: their memory is not known: " in caplog.text
 
 
 def test_failing_client_leaves_its_group_as_it_is(tiny: Tiny, data: FederatedData) -> None:
@@ -233,6 +237,7 @@ def test_failing_client_leaves_its_group_as_it_is(tiny: Tiny, data: FederatedDat
     tiny(max_client_failures=1, **broken)
     [record] = tiny.records()
     assert (record["clients"], record["rejected"]) == (5, 1)
+    assert tiny.log().count("WARNING fednnnn_plugin.rounds.executor: round 1: a group of 3") == 1
     with pytest.raises(RunError, match=r"client 4 .*max_client_failures allows 0"):
         tiny("other", **broken)
 

@@ -180,6 +180,23 @@ class Counted(fp.ClientMethod):
         return torch.zeros(1, 6058)  # for each parameter
 
 
+class Wide(fp.ClientMethod):
+    """Needs more memory for two clients than there is."""
+
+    returns = ("nothing",)
+
+    def finish_client(self, local: Any) -> Any:
+        if len(local.update) > 1:
+            raise RuntimeError("CUDA error: out of memory")
+        return {}, {"nothing": torch.zeros_like(local.update)}
+
+
+def test_end_of_memory_in_an_upload_halves_the_groups(start: Start) -> None:
+    summary = start("run", FEDAVG, client_method=Wide, client_batching=4, comm_round=1).summary
+    assert summary
+    assert summary.client_batching == 1
+
+
 @pytest.mark.parametrize("given", [{"worker_num": 1}, {"worker_num": 2}, {"client_batching": 2}])
 @pytest.mark.parametrize("late", [False, True])
 def test_error_of_a_method_is_no_clients(start: Start, given: dict[str, Any], late: bool) -> None:

@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -53,7 +54,7 @@ def test_client_bytes_worked_by_hand(precision: Any, each: int) -> None:
     """A linear layer of 3 · 2 + 2 weights: 4 of each and 2 in float64; autograd keeps its input."""
     sgd = LocalSGD(epochs=2, batch_size=5, learning_rate=0.1, precision=precision)
     kept = 5 * 3 * (each - 16) // 4
-    needs = partial(client_bytes, nn.Linear(3, 2), sgd, (5, 3))
+    needs = partial(client_bytes, nn.Linear(3, 2), sgd, torch.empty(5, 3, device="meta"))
     assert needs(ClientMethod()) == 8 * each + 2 * kept
     # A correction, the update; kept before, after, and as it counts; returned, and as it counts.
     assert needs(Scaffold()) == 8 * (each + (2 + 3 + 2) * (each - 16) // 4) + 2 * kept
