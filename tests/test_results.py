@@ -32,7 +32,7 @@ def test_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
     page = claims.PAGE.read_text()
     assert claims.filled(page, fp.read_runs(RESULTS)) == page
-    assert page.count("\n| --- |") == 7
+    assert page.count("\n| --- |") == 8
 
 
 @pytest.mark.slow
