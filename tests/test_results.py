@@ -1,5 +1,7 @@
 """``results/``: its pages are those that its records make."""
 
+import gzip
+import json
 import shutil
 from pathlib import Path
 
@@ -33,6 +35,9 @@ def test_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     page = claims.PAGE.read_text()
     assert claims.filled(page, fp.read_runs(RESULTS)) == page
     assert page.count("\n| --- |") == 8
+    with gzip.open(RESULTS / "power_law" / "fedprox-exponent1.05-seed2.jsonl.gz") as lines:
+        best = max(json.loads(line)["test_acc"] for line in lines)
+    assert f" and {100 * best:.1f} % with 1.9 (exponent 1.05, seed 2; " in page
 
 
 @pytest.mark.slow
