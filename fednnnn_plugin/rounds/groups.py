@@ -89,7 +89,7 @@ def widest_group(
     assert isinstance(data, FederatedData)
     largest = max(map(data.client_size, range(data.num_clients)))
     one = data.normalised(data.train_images[:1]).to("meta")
-    batch = one.expand(min(sgd.batch_of(largest), largest), *one.shape[1:])
+    batch = one.new_empty(min(sgd.batch_of(largest), largest), *one.shape[1:])
     try:
         needs = client_bytes(model, sgd, batch, method)
     except Exception as error:  # a user's model may look at the values
