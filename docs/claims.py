@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.data.class_counts import client_counts
 from fednnnn_plugin.data.partition import partition
 from fednnnn_plugin.data.titles import TITLES
 from fednnnn_plugin.reporting.conditions import METHODS, arrange
@@ -113,16 +114,16 @@ def overhead(runs: pd.DataFrame) -> pd.DataFrame:
     return _means(medians, "{:.1f}", LINE)
 
 
-def rarest(_: pd.DataFrame) -> pd.DataFrame:
+def rarest() -> pd.DataFrame:
     """How much of non-IID-UB's average is of the two rarest classes, in per cent, by exponent."""
     labels = np.repeat(np.arange(10), _MNIST)
     shares: dict[float, list[float]] = {}
     for exponent, seed in product((0.5, 0.8, 0.9, 1.0, 1.05, 1.059), range(20)):
         sizes = {"sizes": "power_law", "power_law_exponent": exponent}
         parts = partition(labels, 100, "n_class", **sizes, seed=seed)
-        counts = np.array([np.bincount(labels[part], minlength=10) for part in parts])
-        of_class = (counts / counts.sum(1, keepdims=True)).sum(0)  # of 100 clients
-        shares.setdefault(exponent, []).append(np.sort(of_class)[:2].sum())
+        counts = client_counts(labels, parts)
+        of_class = counts.div(counts.sum(axis=1), axis=0).sum()  # of 100 clients
+        shares.setdefault(exponent, []).append(of_class.nsmallest(2).sum())
     table = pd.DataFrame(shares).T.rename_axis("exponent").rename(columns="seed {}".format)
     found = table.agg(["min", "median", "max"], axis=1)
     return found.join(table[["seed 0", "seed 1", "seed 2"]]).map("{:.1f}".format)
@@ -159,11 +160,14 @@ def filled(page: str, runs: pd.DataFrame) -> str:
     """
     runs = arrange(runs)
     runs = runs[runs["method"].isin(METHODS) & (runs["condition"] != "single client")]
-    for make in (best, rarest, speed, agreement, moves, normalised, served, overhead):
-        table = make(runs).fillna("–").reset_index().rename(columns={"data": "data set"})
+    tables = {"rarest": rarest()}
+    for make in (best, speed, agreement, moves, normalised, served, overhead):
+        tables[make.__name__] = make(runs).fillna("–")
+    for name, made in tables.items():
+        table = made.reset_index().rename(columns={"data": "data set"})
         lines = [[*table], ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        page = re.sub(rf"(<!-- {make.__name__} -->\n)(\|.*\n)*", rf"\g<1>{text}\n", page)
+        page = re.sub(rf"(<!-- {name} -->\n)(\|.*\n)*", rf"\g<1>{text}\n", page)
     return page
 
 
