@@ -13,7 +13,8 @@
 #   --precision P   fp32, tf32 or bf16; each recipe's own by default
 #   --runs DIR      where the run folders are (runs/reproduce)
 #   --results DIR   where the records go (results): DIR/<recipe>-seed<n>/ with metrics.jsonl.gz,
-#                   summary.json and recipe.yaml
+#                   summary.json and recipe.yaml; a round that accepted all its clients is kept
+#                   without the line of each client, which is four fifths of a record
 #
 # RECIPE is a recipe's name, or a pattern of names; without one the names are listed. The same
 # command goes on after any stop: what has the records of all rounds is skipped, what was begun
@@ -87,10 +88,13 @@ rounds_in() { # FOLDER: of its summary; 0 where there is none
 finished() { # NAME: whether its records have all the rounds
   [ "$(rounds_in "$results/$1")" -ge "${rounds:-$(value comm_round "$recipes/${1%-seed*}.yaml")}" ]
 }
+without_accepted_clients() { # FILE: its rounds, each without its clients if all were accepted
+  sed -E 's/"by_client": \[(\{[^{}]*"outcome": "accepted"[^{}]*\}(, )?)+\], //' "$1"
+}
 keep() { # NAME: its records, whole or not at all; the folder of the data is this machine's own
   local new=$results/.$1.new
   rm -rf "$new" && mkdir "$new" \
-    && gzip -9nc "$runs/$1/metrics.jsonl" >"$new/metrics.jsonl.gz" \
+    && without_accepted_clients "$runs/$1/metrics.jsonl" | gzip -9n >"$new/metrics.jsonl.gz" \
     && sed -E 's|^( *data_cache_dir:).*|\1 ~/fedml_data|' "$runs/$1/recipe.yaml" >"$new/recipe.yaml" \
     && cp "$runs/$1/summary.json" "$new/" \
     && rm -rf "${results:?}/$1" \

@@ -28,7 +28,10 @@ while [ $# -gt 0 ]; do
   shift
 done
 mkdir -p "$folder" && cd "$folder"
-echo '{"round": 1}' >metrics.jsonl
+cat >metrics.jsonl <<'METRICS'
+{"round": 1, "by_client": [{"client": 0, "outcome": "accepted"}], "clients": 1}
+{"by_client": [{"client": 0, "outcome": "accepted"}, {"client": 1, "outcome": "rejected"}], "a": 1}
+METRICS
 printf '{\\n "rounds": %s\\n}\\n' "$rounds" >summary.json
 printf 'data_args:\\n  data_cache_dir: /secret\\n  test_served: false\\n' >recipe.yaml
 """
@@ -54,6 +57,10 @@ def test_reproduce_keeps_records_once_and_extends_them(launcher: Launcher, tmp_p
     }
     for recipe in (tmp_path / "results").rglob("recipe.yaml"):  # no path of this machine
         assert recipe.read_text().splitlines()[1] == "  data_cache_dir: ~/fedml_data"
+    for record in (tmp_path / "results").rglob("metrics.jsonl.gz"):
+        accepted, rejected = map(json.loads, gzip.decompress(record.read_bytes()).splitlines())
+        assert accepted == {"round": 1, "clients": 1}
+        assert [each["client"] for each in rejected["by_client"]] == [0, 1]
 
     assert " validation_args.test_served=true " in (tmp_path / "told").read_text()
     (tmp_path / "told").unlink()
@@ -94,7 +101,7 @@ def test_reproduce_ends_its_runs_with_itself(
     """The records of a run that is stopped stay, but do not replace those of more rounds."""
     other = f"""({FEDNNNN.replace('"$rounds"', "1")}); echo $$ >id; exec sleep 600"""
     launcher.command("fednnnn", f'case "$2" in *fedavg.yaml) {FEDNNNN};; *) {other}; esac')
-    launcher.command("gzip", "echo >keeping; until [ -e go ]; do sleep 0.05; done")
+    launcher.command("gzip", "echo >keeping; until [ -e go ]; do sleep 0.05; done; cat")
     process = launcher.start("reproduce.sh", "--jobs", "2", "--rounds", "2", *TWO)
     launcher.wait_for("keeping", process)
     run = int(launcher.wait_for("id", process))
