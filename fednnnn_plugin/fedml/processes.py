@@ -3,18 +3,16 @@
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from types import TracebackType
 from typing import Any
 
 import fedml
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fedml.uncaught import shown_by
+from fednnnn_plugin.fedml.uncaught import end_all_on_uncaught
 from fednnnn_plugin.followers.follower import Follower
-from fednnnn_plugin.processes.endings import ending
 from fednnnn_plugin.processes.job import choose_ranks
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.quantities import RoundRecord
@@ -47,7 +45,7 @@ def _ranks(backend: str) -> Ranks:
     finally:
         waiting.cancel()
     if ranks.size > 1:
-        _end_all_on_uncaught(ranks.abort)
+        end_all_on_uncaught(ranks.abort)
     return ranks
 
 
@@ -58,21 +56,7 @@ def end_federation_together(args: Any) -> None:
     """
     comm = getattr(args, "comm", None)
     if getattr(args, "backend", None) == "MPI" and comm is not None and comm.Get_size() > 1:
-        _end_all_on_uncaught(comm.Abort)
-
-
-@cache  # server, aggregator and trainer ask for it
-def _end_all_on_uncaught(abort: Callable[[int], object]) -> None:
-    """Call ``abort`` with the exit status where the script itself raises."""
-    before = shown_by(sys.excepthook)
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        before(kind, error, trace)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        abort(ending(error)[1])
-
-    sys.excepthook = hook
+        end_all_on_uncaught(comm.Abort)
 
 
 def log_through_fedml() -> None:

@@ -1,4 +1,4 @@
-"""How a FedML script ends that an error of ours ends: with its line, and its exit status."""
+"""How a FedML script ends that an error ends: in a line if it is ours, with all its processes."""
 
 import atexit
 import os
@@ -8,9 +8,17 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.processes.endings import ending
 
 _Hook: TypeAlias = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
-_SHOWS = "__fednnnn_shows__"
+_IS_OURS = "__fednnnn_ends__"
+_aborts: list[Callable[[int], object]] = []  # what ends the other processes too, by the exit status
+
+
+def end_all_on_uncaught(abort: Callable[[int], object]) -> None:
+    """Call ``abort`` with the exit status where the script itself raises."""
+    _aborts.append(abort)
+    sys.excepthook = ending_in_a_line(sys.excepthook)
 
 
 def ending_in_a_line(before: _Hook) -> _Hook:
@@ -19,28 +27,23 @@ def ending_in_a_line(before: _Hook) -> _Hook:
     Else it would stand in a traceback of FedML's and of this package's, which says nothing more.
     The exit status is that of commands. ``before`` shows every other error.
     """
-    if hasattr(before, _SHOWS):
+    if hasattr(before, _IS_OURS):
         return before
 
-    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, UserError | RunError):
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        is_ours = isinstance(error, UserError | RunError)
+        if is_ours:
             sys.stdout.flush()
             sys.stderr.write(f"error: {error}\n")
-            sys.stderr.flush()
         else:
             before(kind, error, trace)
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        show(kind, error, trace)
-        if isinstance(error, UserError | RunError) and not hasattr(sys, "ps1"):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if _aborts:
+            _aborts[0](ending(error)[1])
+        elif is_ours and not hasattr(sys, "ps1"):
             atexit._run_exitfuncs()
-            os._exit(2 if isinstance(error, UserError) else 1)  # a hook has no other way
+            os._exit(ending(error)[1])  # a hook has no other way
 
-    vars(hook)[_SHOWS] = show
+    vars(hook)[_IS_OURS] = True
     return hook
-
-
-def shown_by(hook: _Hook) -> _Hook:
-    """Return what shows an error as an excepthook of ours does, and ends nothing."""
-    shows: _Hook = getattr(hook, _SHOWS, hook)
-    return shows

@@ -17,7 +17,7 @@ from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml import hook, processes
+from fednnnn_plugin.fedml import hook, processes, uncaught
 from fednnnn_plugin.fedml.loaders import fedml_dataset
 from fednnnn_plugin.fedml.patches import optimizers, wrap
 from fednnnn_plugin.processes.ranks import Ranks
@@ -109,6 +109,7 @@ def test_error_of_one_process_over_mpi_ends_all(monkeypatch) -> None:
     """FedML's receiving thread would keep that process; the others would wait for it."""
     ended: list[int] = []
     monkeypatch.setattr(sys, "excepthook", lambda *_: None)
+    monkeypatch.setattr(uncaught, "_aborts", [])
     comm = SimpleNamespace(Get_size=lambda: 3, Abort=ended.append)
     args = silo_args(federated_optimizer="FedNNNN", backend="MPI", comm=comm, beta=-1)
     for _ in "twice":  # it ends them once
