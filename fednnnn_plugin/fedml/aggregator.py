@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.fedml.model_states import (
-    clamp_variances,
     served_copy,
     whole_client,
     whole_state,
@@ -37,7 +36,6 @@ from fednnnn_plugin.fedml.settings import continue_from_state, recorded_settings
 from fednnnn_plugin.fedml.silo_records import SiloRecords, sent_as
 from fednnnn_plugin.fedml.silos import check_silos
 from fednnnn_plugin.fedml.tester import AGGREGATING, FedMLsTester, Tester, refuse_replaced
-from fednnnn_plugin.fedml.tester_results import ResultReader
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.server.average import ClientSum
@@ -112,23 +110,19 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._train = self._recipe.train_args
         tested = served_copy(model)
         self._server = Server(self._recipe.rule, self._recipe.rule_settings, layout_of(model))
-        self._server.try_rule(self._server.start(named_tensors(model)))
+        # Of the last round. What is served is the model itself: a script may set its weights.
+        self._state = self._server.start(named_tensors(model))
+        self._server.try_rule(self._state)
         check_security(args)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.
         self._tester = theirs or FedMLsTester(tested, args)
-        self._results = ResultReader("server_aggregator")
-        self._found_of_all: Any = None  # what a custom tester found on the clients' data
         super().__init__(model, args)
         self._round = self._train.start_round
         self._clients = RoundClients(args, self._train.max_client_failures, self._round + 1)
         self._places: list[int] = []  # in FedML's list, of the models to aggregate
-        self._rule_state: dict[str, Tensor] = {}
-        self._evaluation: OrderedDict[str, Tensor] | None = None
         log_through_fedml()
         self._last_round = self._round + getattr(args, "comm_round", math.inf)
-        # What the next round would serve, where the evaluation model is handed over instead.
-        self._next_served: OrderedDict[str, Tensor] | None = None
         if not is_server:
             self._recipe = self._recipe.model_copy(update={"tracking_args": TrackingArgs()})
         self._files = ServerFiles(self._recipe.tracking_args)
@@ -178,7 +172,14 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     def set_model_params(self, model_parameters: Mapping[str, Tensor]) -> None:
         """Set the served model, and write the files that were asked for."""
         self.model.load_state_dict(model_parameters)
-        self._write()
+        server, state = self._server, self._state
+        served = named_tensors(self.model)
+        if self._hands_over():
+            served = server.layout.state_dict(state.served)
+        served |= server.memory_dict(state)
+        self._files.write_state(served, self._round, server.rule.name)
+        if self._round > self._train.start_round:
+            self._files.write_model(self.evaluation_state_dict(), self._round)
         if not self._is_tested():
             self._records.say()
 
@@ -188,9 +189,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         Under FedML's global differential privacy it is the served model, with its noise: the
         average itself does not leave.
         """
-        if self._evaluation is None:
+        if self._round == self._train.start_round or global_privacy():
             return self.get_model_params()
-        return OrderedDict((name, tensor.clone()) for name, tensor in self._evaluation.items())
+        return whole_state(self.model, self._server.layout.state_dict(self._state.evaluation))
 
     def on_before_aggregation(
         self, raw_client_model_or_grad_list: Sequence[ClientModel]
@@ -206,7 +207,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         device = getattr(self.args, "device", None)
         if isinstance(device, torch.device):  # to which FedML moves the clients' models
             self.model.to(device)
-        self._found_of_all = None
         self._clients.begin(self._round + 1)
         clients: list[tuple[Any, State | None]] = []
         for position, (samples, state) in enumerate(raw_client_model_or_grad_list):
@@ -241,14 +241,14 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             RunError: no model could be averaged, or the served model overflowed; the federation
                 is as it was before.
         """
-        w_t, tied = named_tensors(self.model), aliases(self.model)
-        server, layout = self._server, self._server.layout
-        part = ClientSum(layout, layout.gather(w_t), self._train.max_client_norm)
-        kept, self._places = self._places, []
-        weightless = 0
-        if len(kept) != len(raw_client_model_or_grad_list):
-            kept = list(range(len(raw_client_model_or_grad_list)))
-        for position, (samples, model) in zip(kept, raw_client_model_or_grad_list, strict=True):
+        server, tied, weightless = self._server, aliases(self.model), 0
+        memory = server.memory_dict(self._state)
+        device = next(self.model.parameters()).device
+        before = server.restore(named_tensors(self.model) | memory, device)
+        assert before is not None
+        part = ClientSum(server.layout, before.served, self._train.max_client_norm)
+        places = self._places or range(len(raw_client_model_or_grad_list))
+        for position, (samples, model) in zip(places, raw_client_model_or_grad_list, strict=True):
             if isinstance(samples, int | float) and samples == 0:  # FedML weights it with 0
                 weightless += 1
                 self._clients.leave_out(position, "no data")
@@ -265,29 +265,17 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 "data, all others were rejected"
             )
         part.seen.others += self._clients.left_out
-        before = server.restore(w_t | self._rule_state, part.device)
-        assert before is not None
         seed = self._recipe.common_args.random_seed
-        update, state, move = server.close_round(self._round + 1, before, part, seed)
+        update, self._state, move = server.close_round(self._round + 1, before, part, seed)
         if move.degenerate:
             _log.warning("round %d: N is near 0: the served model stays", self._round + 1)
-        self._rule_state = server.memory_dict(state)
-        self._evaluation = None
-        if not global_privacy():
-            evaluation = whole_state(self.model, layout.state_dict(state.evaluation))
-            self._evaluation = clamp_variances(evaluation)
         self._round += 1
-        evaluated = "served" if self._evaluation is None else self._recipe.rule.evaluated
+        evaluated = "served" if global_privacy() else server.rule.evaluated
         by_client = tuple(sent_as(one, self._clients.sent_norms) for one in update.by_client)
         update = replace(update, by_client=by_client)
         self._records.aggregated(self._round, update, move, evaluated)
-        served = layout.state_dict(state.served)
-        served = clamp_variances(whole_state(self.model, served, torch.device("cpu")))
-        if self._round != self._last_round or self._evaluation is None:
-            self._next_served = None
-            return served
-        self._next_served = served
-        return OrderedDict((name, t.cpu()) for name, t in self.evaluation_state_dict().items())
+        handed = self._state.evaluation if self._hands_over() else self._state.served
+        return whole_state(self.model, server.layout.state_dict(handed), torch.device("cpu"))
 
     def on_after_aggregation(
         self, aggregated_model_or_grad: Mapping[str, Tensor]
@@ -303,7 +291,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         """Test the evaluation model as FedML tests its own, and report it the same way."""
         with self._numerics(device):
             found = self._tester.test(self.evaluation_state_dict(), test_data, device, args)
-        self._records.tested(self._results.evaluation(self._found_of_all, found))
+        self._records.tested(self._tester.evaluation(found))
         self._records.say()
         return found
 
@@ -313,12 +301,14 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         """Let a custom tester test on the clients' data; FedML's does not."""
         local = train_data_local_dict, test_data_local_dict
         with self._numerics(device):
-            found = self._tester.test_all(self.evaluation_state_dict(), *local, device, args)
-        self._found_of_all = found
-        return found
+            return self._tester.test_all(self.evaluation_state_dict(), *local, device, args)
 
     def _numerics(self, device: Any) -> AbstractContextManager[None]:
         return numerics(self._train.precision, torch.device(device))
+
+    def _hands_over(self) -> bool:
+        """Tell whether the evaluation model is handed over in the place of the served one."""
+        return self._round == self._last_round and not global_privacy()
 
     def _is_tested(self) -> bool:
         """Tell whether FedML's server tests after this round, as it decides it."""
@@ -333,21 +323,13 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             return
         own = named_tensors(self.model)
         state = {name: t.to(own[name].dtype) if name in own else t for name, t in state.items()}
-        if self._server.restore(state, torch.device("cpu")) is None:
+        restored = self._server.restore(state, torch.device("cpu"))
+        if restored is None:
             raise UserError(
                 "server_state_path",
                 f"{self._files.state_path}: the state is of another model, or other parameters of "
                 "it were trained",
             )
-        # No name in a module begins with a dot.
-        self._rule_state = {name: t for name, t in state.items() if name.startswith(".")}
-        self.model.load_state_dict(whole_state(self.model, state))
-
-    def _write(self) -> None:
-        served = named_tensors(self.model)
-        if self._next_served is not None:
-            served = {name: self._next_served[name] for name in served}
-        state = served | self._rule_state
-        self._files.write_state(state, self._round, self._recipe.rule.name)
-        if self._round > self._train.start_round:
-            self._files.write_model(self.evaluation_state_dict(), self._round)
+        self._state = restored
+        served = self._server.layout.state_dict(restored.served)
+        self.model.load_state_dict(whole_state(self.model, served))

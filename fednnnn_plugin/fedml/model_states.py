@@ -76,7 +76,8 @@ def whole_state(
 def with_noise(state: State, *, local: bool) -> OrderedDict[str, Tensor]:
     """Return a state with FedML's noise on its floating point entries, in their dtypes and places.
 
-    No running variance is negative.
+    No running variance is negative, of which batch normalisation would make NaN; to clip them after
+    the noise costs no privacy.
     """
     privacy = FedMLDifferentialPrivacy.get_instance()
     floating = OrderedDict(
@@ -85,20 +86,11 @@ def with_noise(state: State, *, local: bool) -> OrderedDict[str, Tensor]:
         if tensor.is_floating_point()
     )
     noised = (privacy.add_local_noise if local else privacy.add_global_noise)(floating)
-    return clamp_variances(
-        OrderedDict(
-            (name, torch.as_tensor(noised[name]).to(tensor) if name in noised else tensor)
-            for name, tensor in state.items()
-        )
+    whole = OrderedDict(
+        (name, torch.as_tensor(noised[name]).to(tensor) if name in noised else tensor)
+        for name, tensor in state.items()
     )
-
-
-def clamp_variances(state: OrderedDict[str, Tensor]) -> OrderedDict[str, Tensor]:
-    """Make no running variance of a state negative, and return the state.
-
-    Noise may, and batch normalisation then gives NaN; clipping afterwards costs no privacy.
-    """
-    for name, tensor in state.items():
+    for name, tensor in whole.items():
         if name.rpartition(".")[2] == "running_var":
             tensor.clamp_(min=0.0)
-    return state
+    return whole

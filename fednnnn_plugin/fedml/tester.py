@@ -38,6 +38,8 @@ class Tester:
     def __init__(self, aggregator: ServerAggregator, model: nn.Module) -> None:
         refuse_replaced(aggregator, ServerAggregator, AGGREGATING, "the method would not be used")
         self._aggregator, self._model = aggregator, model
+        self._results = ResultReader("server_aggregator")
+        self._of_all: Any = None
 
     def set_id(self, aggregator_id: int) -> None:
         """Give the aggregator its number, as FedML does before the first round."""
@@ -53,7 +55,13 @@ class Tester:
     ) -> Any:
         """Return what it finds on the clients' data."""
         with self._holding(state):
-            return self._aggregator.test_all(train_data, test_data, device, for_test(args))
+            self._of_all = self._aggregator.test_all(train_data, test_data, device, for_test(args))
+        return self._of_all
+
+    def evaluation(self, found: Any) -> Evaluation:
+        """Return what :meth:`test` found, with what :meth:`test_all` has found since the last."""
+        of_all, self._of_all = self._of_all, None
+        return self._results.evaluation(of_all, found)
 
     @contextmanager
     def _holding(self, state: State) -> Iterator[None]:
@@ -121,7 +129,6 @@ class SimulationTester:
     ) -> None:
         self._tester, self._args, self._device = Tester(aggregator, model), args, device
         self._test_data, self._locals = dataset[3], dataset[5:7]
-        self._results = ResultReader("server_aggregator")
         self._tester.set_id(-1)  # FedML's, of a simulation's server
 
     def test(self, state: State, round_number: int) -> Evaluation:
@@ -129,9 +136,8 @@ class SimulationTester:
         device, args = self._device, self._args
         args.round_idx = round_number - 1
         train, local = self._locals
-        of_all = self._tester.test_all(state, train, local, device, args)
-        own = self._tester.test(state, self._test_data, device, args)
-        return self._results.evaluation(of_all, own)
+        self._tester.test_all(state, train, local, device, args)
+        return self._tester.evaluation(self._tester.test(state, self._test_data, device, args))
 
 
 def refuse_replaced(
