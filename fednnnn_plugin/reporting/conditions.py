@@ -62,7 +62,9 @@ _OFF = (
 )
 _PAPER_ORDER = (*TITLES.values(), *CONDITIONS, *METHODS)
 
-LINE = ["data", "condition", "label"]  # what one line of a figure or of a table is
+_PLACE = ("data", "condition")
+LINE = [*_PLACE, "label"]  # what one line of a figure or of a table is
+_UNNAMED = ("run", "method", *_PLACE)  # columns whose values tell what they are
 
 
 def arrange(
@@ -86,30 +88,30 @@ def arrange(
     """
     check_runs(runs)
     by = [hue] if isinstance(hue, str) else list(hue or ())
-    for column in by:
-        check_known("hue", column, map(str, runs.columns))
     if set(ARRANGED) <= set(runs) and not by:
         return runs
     if runs.empty:
         raise UserError("runs", "no round is left; there must be at least one")
     runs = _apart(runs)
-    heads = _heads(runs)
-    ranked = [part for _, part in heads.groupby(["data", "condition"])]
+    for column in by:
+        check_known("hue", column, map(str, (*_PLACE, *runs.columns)))
+    heads = _heads(runs, [column for column in by if column not in _PLACE])
     if by:
-        heads["label"] = _by_hue(runs, heads, by)
+        heads["label"] = _values(heads, by)
     else:
+        ranked = [part for _, part in heads.groupby([*_PLACE])]
         heads["label"] = pd.concat(map(_labels, ranked))
-    heads["rounds"] = heads["run"].map(runs.groupby("run")["round"].max())
-    by_length = heads.sort_values("rounds", ascending=False, kind="stable")
-    twice = by_length[by_length.duplicated([*LINE, "seed"]) & by_length["seed"].notna()]
-    twice = twice.iloc[:0] if by else twice
-    why = "another run has its settings, its seed and no fewer rounds; only that one counts"
-    for run in twice["run"]:
-        if problems is None:
-            warnings.warn(f"{run}: {why}", stacklevel=2)
-        else:
-            problems.append(f"{run}: {why}")
-    ordered = heads.drop(index=twice.index).sort_values(
+        heads["rounds"] = heads["run"].map(runs.groupby("run")["round"].max())
+        by_length = heads.sort_values("rounds", ascending=False, kind="stable")
+        twice = by_length[by_length.duplicated([*LINE, "seed"]) & by_length["seed"].notna()]
+        heads = heads.drop(index=twice.index)
+        why = "another run has its settings, its seed and no fewer rounds; only that one counts"
+        for run in twice["run"]:
+            if problems is None:
+                warnings.warn(f"{run}: {why}", stacklevel=2)
+            else:
+                problems.append(f"{run}: {why}")
+    ordered = heads.sort_values(
         ["data", "partition", "condition", "method"],
         key=lambda of: of.map(_paper_place),
         kind="stable",
@@ -179,9 +181,13 @@ def _apart(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(run=runs["run"].mask(of_one_name, runs["folder"]))
 
 
-def _heads(runs: pd.DataFrame) -> pd.DataFrame:
-    """A line a run, by the values of its settings: these, its data, partition and condition."""
-    heads = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
+def _heads(runs: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
+    """A line a run, by the values of its settings: these, its data, partition and condition.
+
+    ``more`` are further columns, which may be the caller's own.
+    """
+    columns = dict.fromkeys([*setting_columns(runs), *more])
+    heads = runs.drop_duplicates("run")[[*columns]].astype(object)
     heads = heads.where(heads.notna(), None)
     by_value = [*differing(heads, heads.columns.drop(IDENTITY)), "seed"]
     heads = heads.sort_values(by_value, key=lambda of: pd.to_numeric(of, errors="coerce"))
@@ -242,18 +248,15 @@ def _labels(members: pd.DataFrame) -> pd.Series[str]:
     return labels
 
 
-def _by_hue(runs: pd.DataFrame, heads: pd.DataFrame, by: Sequence[str]) -> pd.Series[str]:
-    """For each run the values of these columns, which may be the caller's own."""
-    values = runs.drop_duplicates("run").set_index("run")[[*by]].astype(object)
-    values = values.where(values.notna(), None).loc[heads["run"]].set_index(heads.index)
-    names = [f"{SYMBOLS.get(key, key)} " * (key not in ("run", "method")) for key in by]
-    texts = [name + values[key].map(value_text) for name, key in zip(names, by, strict=True)]
-    return texts[0].str.cat(texts[1:], sep=", ")
-
-
 def _named(heads: pd.DataFrame, keys: Sequence[str]) -> pd.Series[str]:
     """For each run its values of these settings, in brackets."""
     if not keys:
         return pd.Series("", heads.index, dtype=object)
-    texts = [SYMBOLS.get(key, key) + " " + heads[key].map(value_text) for key in keys]
-    return " (" + texts[0].str.cat(texts[1:], sep=", ") + ")"
+    return " (" + _values(heads, keys) + ")"
+
+
+def _values(heads: pd.DataFrame, keys: Sequence[str]) -> pd.Series[str]:
+    """For each run its values of these columns, with their names."""
+    names = ["" if key in _UNNAMED else f"{SYMBOLS.get(key, key)} " for key in keys]
+    texts = [name + heads[key].map(value_text) for name, key in zip(names, keys, strict=True)]
+    return texts[0].str.cat(texts[1:], sep=", ")

@@ -85,13 +85,11 @@ def summary(
         UserError: no table of :func:`read_runs`, an empty one, or a ``target`` out of range.
     """
     runs = arrange(runs, hue=hue)
-    every = outcomes(runs)
     columns = ["method", "seeds", "rounds", "metric", "best", "best_sd", "final", "final_sd"]
-    table = averaged(every).set_index(LINE)[columns]
+    table = averaged(outcomes(runs)).set_index(LINE)[columns]
     if target is not None:
         metric, value = parsed_target(target)
-        judged = outcomes(runs, metric)
-        found = reaching(runs, judged, value, metric).set_index(LINE)
+        found = reaching(outcomes(runs, metric, value)).set_index(LINE)
         table["reached"], table["rounds_to_target"] = found["reached"], found["rounds"]
     return table.reset_index()
 
@@ -112,5 +110,6 @@ def layer_norms(runs: pd.DataFrame) -> pd.DataFrame:
         heads.assign(layer=layer, **{norm: runs.get(f"layers.{layer}.{norm}") for norm in NORMS})
         for layer in layers(runs)
     ]
-    found = pd.concat(parts, ignore_index=True) if parts else heads.iloc[:0]
-    return found.dropna(subset=[*NORMS], how="all").reset_index(drop=True) if parts else found
+    if not parts:
+        return heads.iloc[:0]
+    return pd.concat(parts).dropna(subset=[*NORMS], how="all").reset_index(drop=True)

@@ -15,12 +15,14 @@ ACCURACY, WORST_10 = "accuracy", "worst_10"
 OWN = "test_metrics."
 
 
-def outcomes(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
+def outcomes(
+    runs: pd.DataFrame, metric: str | None = None, target: float | None = None
+) -> pd.DataFrame:
     """A line a run, arranged: what identifies it, its ``best`` and ``final`` value, ...
 
     ``metric`` says what the values are, or is given; accuracies are in [0, 1], NaN where none was
     measured. ``final`` is of the last tested round; ``tests`` is how many rounds have a value;
-    ``seconds`` are the median of a round.
+    ``seconds`` are the median of a round; ``reached`` is the first round as good as the ``target``.
     """
     runs = with_values(runs, metric)
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
@@ -29,7 +31,13 @@ def outcomes(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     heads = heads.assign(best=best, final=_final_values(runs), tests=values.count())
     seconds = runs[SECONDS].sum(axis=1).groupby(runs["run"]).median()
     seconds = seconds[seconds > 0.0]  # a custom loop does not measure them
-    return heads.assign(seconds=seconds, rounds=runs.groupby("run")["round"].max())
+    heads = heads.assign(seconds=seconds, rounds=runs.groupby("run")["round"].max())
+    if target is None:
+        return heads
+    if {*heads["metric"]} <= {ACCURACY, WORST_10} and not 0.0 < target <= 1.0:
+        raise UserError(TARGET, f"{target:g}: an accuracy must be above 0 and at most 1")
+    there = (runs["value"] <= target).where(runs["lower_is_better"], runs["value"] >= target)
+    return heads.assign(reached=runs[there].groupby("run")["round"].min().astype(float))
 
 
 def averaged(every: pd.DataFrame) -> pd.DataFrame:
@@ -46,25 +54,16 @@ def averaged(every: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()  # fmt: skip
 
 
-def reaching(
-    runs: pd.DataFrame, every: pd.DataFrame, target: float, metric: str | None = None
-) -> pd.DataFrame:
-    """For each line its ``seeds``, how many ``reached`` a value, and after how many rounds.
+def reaching(every: pd.DataFrame) -> pd.DataFrame:
+    """For each line of ``outcomes`` its ``seeds``, how many ``reached`` the target, and when.
 
     ``rounds`` is the mean, NaN unless all seeds did; ``median`` is over all seeds, of which one
-    that did not is later than all that did: NaN unless more than half did. ``every`` are the
-    runs' ``outcomes`` by that metric.
+    that did not is later than all that did: NaN unless more than half did.
     """
-    if {*every["metric"]} <= {ACCURACY, WORST_10} and not 0.0 < target <= 1.0:
-        raise UserError(TARGET, f"{target:g}: an accuracy must be above 0 and at most 1")
-    runs = with_values(runs, metric)
-    there = (runs["value"] <= target).where(runs["lower_is_better"], runs["value"] >= target)
-    first = runs[there].groupby("run")["round"].min().reindex(every["run"])
-    reached = every.assign(first=first.astype(float), tested=every["best"].notna())
-    reached["late"] = reached["first"].fillna(math.inf)
-    numbers = reached.groupby(LINE, sort=False).agg(
-        seeds=("run", "size"), reached=("first", "count"), tested=("tested", "any"),
-        rounds=("first", "mean"), median=("late", "median"),
+    every = every.assign(tested=every["best"].notna(), late=every["reached"].fillna(math.inf))
+    numbers = every.groupby(LINE, sort=False).agg(
+        seeds=("run", "size"), reached=("reached", "count"), tested=("tested", "any"),
+        rounds=("reached", "mean"), median=("late", "median"),
     ).reset_index()  # fmt: skip
     all_of_them = numbers["reached"] == numbers["seeds"]
     median = numbers["median"].where(numbers["median"] < math.inf)

@@ -96,8 +96,8 @@ def rounds_to(runs: pd.DataFrame, target: float, metric: str | None = None) -> T
     A seed that did not is later than all that did: there is a median where more than half did.
     The ``metric`` is what lines are judged by, unless it is given.
     """
-    every = outcomes(runs, metric)
-    numbers = reaching(runs, every, target, metric)
+    every = outcomes(runs, metric, target)
+    numbers = reaching(every)
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     reached = numbers["reached"].astype(str) + "/" + numbers["seeds"].astype(str) + " seeds"
     rows["reached by"] = reached.where(numbers["tested"], "–")

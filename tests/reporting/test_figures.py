@@ -200,6 +200,7 @@ def test_hue_names_what_tells_lines_apart(make_run) -> None:
         *("β 0.5, η 0.1", "β 0.5, η 0.2", "β 0.8, η 0.1", "β 0.8, η 0.05")
     }
     assert set(lines(fig.accuracy(first, hue="group"))) == {"group a", "group b"}
+    assert set(lines(fig.accuracy(first, hue="condition"))) == {"non-IID, B"}
     rows = fp.summary(first, hue="method").to_dict("records")
     assert [(row["label"], row["seeds"]) for row in rows] == [("FedNNNN", 4)]
     with pytest.raises(fp.UserError, match=r"^hue: 'bta'.*beta"):
