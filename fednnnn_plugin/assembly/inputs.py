@@ -11,8 +11,8 @@ from fednnnn_plugin.assembly.from_recipe import load_data, rank_device
 from fednnnn_plugin.assembly.functions import Functions, find_functions
 from fednnnn_plugin.assembly.loaders import has_loaders, load_loaders
 from fednnnn_plugin.assembly.vocabulary import Tokens, check_tokens, tokens_of
-from fednnnn_plugin.data.federated import FederatedData, own_data
-from fednnnn_plugin.data.own_data import DATA
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.data.own_data import DATA, bring_data
 from fednnnn_plugin.fingerprint import Fingerprint, model_digests
 from fednnnn_plugin.models import MODEL, Form, create_model, form_of, is_built_in
 from fednnnn_plugin.processes.ranks import Ranks
@@ -77,7 +77,7 @@ def _data(
     brought = None
     if is_own(recipe.data_args.dataset):
         with ranks.one_before_others():
-            brought = own_data(data_spec(recipe, allow_code=allow_code), given)
+            brought = bring_data(data_spec(recipe, allow_code=allow_code), given)
         if has_loaders(brought):
             ranks.agree()  # as ranks do that get arrays, which are then refused
             return load_loaders(brought, recipe)

@@ -166,21 +166,9 @@ def _dealt(labels: Tensor, spec: DataSpec) -> tuple[Tensor, ...]:
     return tuple(map(torch.from_numpy, client_indices))
 
 
-def own_data(spec: DataSpec, given: object = None) -> UserData:
-    """Return a user's data: those that were given, or what the function of the spec returns."""
-    return bring_data(
-        spec.dataset,
-        seed=spec.seed,
-        given=given,
-        arguments=spec.arguments,
-        partition_by=spec.partition_by,
-        allow_code=spec.allow_code,
-    )
-
-
 def _load(spec: DataSpec, brought: UserData | None) -> tuple[ImageDataset, Fingerprint]:
     if is_own(spec.dataset):
-        return load_own_data(brought or own_data(spec), spec)
+        return load_own_data(brought or bring_data(spec), spec)
     named = find_dataset(spec.dataset)
     assert named is not None, "a checked recipe names one"
     return named.load(spec)

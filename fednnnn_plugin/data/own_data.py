@@ -57,30 +57,21 @@ class _Part(NamedTuple):
     labels: Tensor
 
 
-def bring_data(
-    name: str,
-    *,
-    seed: int,
-    given: object = None,
-    arguments: Mapping[str, object] | None = None,
-    partition_by: str | None = None,
-    allow_code: bool = False,
-) -> UserData:
-    """Return the data that were ``given``, or what a function returns for its ``arguments``.
+def bring_data(spec: DataSpec, given: object = None) -> UserData:
+    """Return the data that were ``given``, or what a function returns for the spec's arguments.
 
-    The function is ``given``, or imported as ``module:name``. ``partition_by`` is the column of a
-    table that says whose each sample is.
+    The function is ``given``, or imported as the ``module:name`` that the spec names.
     """
-    where, arguments = f"{DATA}: {printable(name)}", arguments or {}
-    found = find_code(DATA, name, given, allow_code=allow_code)
-    check_arguments(found, "data_args", arguments)
+    where = f"{DATA}: {printable(spec.dataset)}"
+    found = find_code(DATA, spec.dataset, given, allow_code=spec.allow_code)
+    check_arguments(found, "data_args", spec.arguments)
     if given is not None and not callable(given):
-        return UserData(with_arrays(given, where, partition_by), {})
-    with isolated_generators(seed, "data"):
+        return UserData(with_arrays(given, where, spec.partition_by), {})
+    with isolated_generators(spec.seed, "data"):
         before = generators_state()
-        returned = call_code(found, where, **arguments)
+        returned = call_code(found, where, **spec.arguments)
         drew = generators_state() != before
-    returned = with_arrays(returned, where, partition_by)
+    returned = with_arrays(returned, where, spec.partition_by)
     return UserData(returned, code_digests(found) if drew else {})
 
 

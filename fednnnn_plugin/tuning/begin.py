@@ -11,9 +11,9 @@ from torch.nn import Parameter
 
 from fednnnn_plugin.assembly.functions import find_functions
 from fednnnn_plugin.assembly.loaders import has_loaders, load_loaders
-from fednnnn_plugin.data.federated import load_federated, own_data
+from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.data.images import are_classes
-from fednnnn_plugin.data.own_data import DATA, UserData
+from fednnnn_plugin.data.own_data import DATA, UserData, bring_data
 from fednnnn_plugin.data.partition import partition, partition_name
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import OVERRIDES, RESUME, RunError, UserError, UserErrors, options_named
@@ -110,7 +110,7 @@ def _classes_per_client(load: Load, plan: Plan, folder: StudyFolder) -> int:
 
 
 def _own_data(spec: DataSpec, folder: StudyFolder) -> UserData | None:
-    return own_data(spec, folder.objects.get(DATA)) if is_own(spec.dataset) else None
+    return bring_data(spec, folder.objects.get(DATA)) if is_own(spec.dataset) else None
 
 
 def _labels(recipe: Recipe, spec: DataSpec, folder: StudyFolder) -> Tensor:

@@ -27,7 +27,7 @@ def table(inputs: Any, labels: Any) -> Any:
 
 
 def load(given: object) -> Pixels:
-    dataset, _ = load_own_data(bring_data("mine", seed=0, given=given), MINE)
+    dataset, _ = load_own_data(bring_data(MINE, given), MINE)
     return dataset.pixels
 
 
@@ -88,4 +88,4 @@ def test_table_of_other_columns_says_what_it_has() -> None:
         ((table(np.array(["a", "b"]), torch.arange(2)),) * 2, "column x: .*text: must be numbers"),
     ):
         with pytest.raises(fp.UserError, match=said):
-            bring_data("mine", seed=0, given=given)
+            bring_data(MINE, given)

@@ -24,9 +24,8 @@ NATURAL: dict[str, Any] = {"partition_method": "natural", "min_samples": 1, "num
 
 
 def load(given: object, **spec: Any) -> FederatedData:
-    name = "<object>:mine"
-    brought = bring_data(name, seed=0, given=given, partition_by=spec.get("partition_by"))
-    return load_federated(replace(DIGITS, dataset=name, **NATURAL | spec), brought)
+    mine = replace(DIGITS, dataset="<object>:mine", **NATURAL | spec)
+    return load_federated(mine, bring_data(mine, given))
 
 
 def held(data: FederatedData) -> tuple[list[list[float]], list[list[float]]]:

@@ -31,8 +31,8 @@ def load(
     given: object, seed: int = 0, loss: str = "cross_entropy"
 ) -> tuple[ImageDataset, Mapping[str, Any]]:
     """Load data, or what a function returns."""
-    spec = replace(DIGITS, dataset="<object>:mine", loss=loss)
-    return load_own_data(bring_data(spec.dataset, seed=seed, given=given), spec)
+    spec = replace(DIGITS, dataset="<object>:mine", loss=loss, seed=seed)
+    return load_own_data(bring_data(spec, given), spec)
 
 
 @pytest.mark.parametrize("form", [torch.as_tensor, np.asarray])
