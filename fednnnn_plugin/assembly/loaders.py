@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from fednnnn_plugin.assembly.vocabulary import Tokens
 from fednnnn_plugin.data.arrays import kind_of
 from fednnnn_plugin.data.labels import check_classes, checked_labels, count_classes
-from fednnnn_plugin.data.own_data import UserData, checked_part, inputs_and_labels
-from fednnnn_plugin.data.own_split import NO_SAMPLE, check_clients, members
+from fednnnn_plugin.data.own_data import UserData, checked_part
+from fednnnn_plugin.data.own_forms import NO_SAMPLE, check_clients, inputs_and_labels, members
 from fednnnn_plugin.data.tables import is_table
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest

@@ -20,7 +20,7 @@ from fednnnn_plugin.assembly.run_facts import log_base
 from fednnnn_plugin.assembly.unchanged import is_finished
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.data.own_data import DATA
-from fednnnn_plugin.data.own_split import clients_of
+from fednnnn_plugin.data.own_forms import clients_of
 from fednnnn_plugin.errors import UserError, in_python, shown
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.followers.progress import progress_display

@@ -13,7 +13,7 @@ from fednnnn_plugin.data.holdout import hold_out, hold_out_of_each
 from fednnnn_plugin.data.images import ImageDataset, Normalisation, are_classes
 from fednnnn_plugin.data.natural import NATURAL
 from fednnnn_plugin.data.own_data import UserData, bring_data, load_own_data
-from fednnnn_plugin.data.own_split import check_clients
+from fednnnn_plugin.data.own_forms import check_clients
 from fednnnn_plugin.data.partition import partition
 from fednnnn_plugin.data.sets import find_dataset
 from fednnnn_plugin.data.spec import DataSpec

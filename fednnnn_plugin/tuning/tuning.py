@@ -18,7 +18,7 @@ from fednnnn_plugin.assembly.objects import (
     registered,
 )
 from fednnnn_plugin.data.own_data import DATA
-from fednnnn_plugin.data.own_split import clients_of
+from fednnnn_plugin.data.own_forms import clients_of
 from fednnnn_plugin.errors import RESUME, UserError, in_python, shown
 from fednnnn_plugin.processes.endings import launched_ranks
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe

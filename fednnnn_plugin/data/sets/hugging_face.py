@@ -40,7 +40,7 @@ def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
     inputs = [_inputs(table, inputs_name, spec, where) for table in tables]
     labels, names = _labels(tables, labels_name)
     parts = [
-        checked_part((x, y), f"{where}: {part}", loss=spec.loss)
+        checked_part((x, y), where, part, spec.loss)
         for part, x, y in zip(("train: ", "test: "), inputs, labels, strict=False)
     ]
     names = names or tuple(map(str, range(count_classes([part.labels for part in parts], where))))

@@ -1,0 +1,140 @@
+"""The forms in which a user gives data: whole, with a split of their own, or by client."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from fednnnn_plugin.data.arrays import is_array, is_integral, kind_of
+from fednnnn_plugin.data.natural import are_owners
+from fednnnn_plugin.errors import UserError, printable, reason
+
+#: Why a client cannot be in a split.
+NO_SAMPLE = "has no sample: leave it out of the list of clients"
+FOUR = "(train_inputs, train_labels, test_inputs, test_labels)"
+_FORMS = (
+    f"must be tensors or arrays {FOUR}, and fifth, if you like, a list with each client's "
+    "positions, or the owner of each sample; or (inputs, labels, owners); or (a list with each "
+    "client's (inputs, labels), (test_inputs, test_labels))"
+)
+
+Pair = tuple[Any, Any]
+TRAIN, TEST = "train_", "test_"
+
+
+class Parts(NamedTuple):
+    """A user's data, taken apart: pairs of inputs and labels, by what messages call them.
+
+    Those to train on are all in one, or each client's. Those to test on too, where a client may
+    have none; or there are none at all.
+    """
+
+    train: Mapping[str, Pair | None]
+    test: Mapping[str, Pair | None]
+    positions: object = None  #: of each client, in the training part
+    owners: Sequence[object] = ()  #: whose each sample is, of the training and of the test part
+
+
+def take_apart(given: object, where: str) -> Parts:
+    """Return the parts of data in any of the forms."""
+    match given:
+        case (x, y, owners) if are_owners(owners):
+            return Parts({TRAIN: (x, y)}, {}, owners=[owners])
+        case (x, y, x_test, y_test, owners, *of_test) if are_owners(owners) and len(of_test) < 2:
+            return Parts({TRAIN: (x, y)}, {TEST: (x_test, y_test)}, owners=[owners, *of_test])
+        case (x, y, x_test, y_test) | (x, y, x_test, y_test, None):
+            return Parts({TRAIN: (x, y)}, {TEST: (x_test, y_test)})
+        case (x, y, x_test, y_test, positions):
+            return Parts({TRAIN: (x, y)}, {TEST: (x_test, y_test)}, positions)
+        case (clients, test) if train := _pairs(clients, where, "client"):
+            if pair := inputs_and_labels(test):
+                return Parts(train, {TEST: pair})
+            if len(members(test)) == len(train):
+                return Parts(train, _pairs(test, where, f"{TEST}client", all_have=False))
+    many = f" of {len(given)}" if isinstance(given, tuple | list) else ""
+    raise UserError(where, f"a {printable(type(given).__name__)}{many}; {_FORMS}")
+
+
+def _pairs(parts: object, where: str, of: str, *, all_have: bool = True) -> dict[str, Pair | None]:
+    """Return the pair of each client by its number; None of one that has none, where it may."""
+    pairs: dict[str, Pair | None] = {}
+    for client, part in enumerate(members(parts)):
+        name = f"{of} {client}: "
+        pairs[name] = inputs_and_labels(part)
+        if part is None and all_have:
+            raise UserError(where, f"{name}{NO_SAMPLE}")
+        if part is not None and pairs[name] is None:
+            only = "; only a run takes Datasets and DataLoaders"
+            why = only * isinstance(part, Dataset | DataLoader)
+            kind = printable(type(part).__name__)
+            raise UserError(where, f"{name}a {kind}", f"must be (inputs, labels){why}")
+    return pairs
+
+
+def inputs_and_labels(part: object) -> Pair | None:
+    """Return the two of a pair of arrays, or of a ``TensorDataset``; None of anything else."""
+    pair = part.tensors if isinstance(part, TensorDataset) else part
+    if isinstance(pair, tuple | list) and len(pair) == 2:
+        inputs, labels = pair
+        if is_array(inputs) and is_array(labels):
+            return inputs, labels
+    return None
+
+
+def clients_of(given: object) -> int:
+    """Count the clients of the split that data have, without a look at them; 0 where none."""
+    match given:
+        case (_, _, owners) | (_, _, _, _, owners) | (_, _, _, _, owners, _) if are_owners(owners):
+            return len(np.unique(np.asarray(owners)))
+        case (clients, _) | (_, _, _, _, clients):
+            return len(members(clients))
+    return 0
+
+
+def check_clients(found: int, asked: int) -> None:
+    """Refuse a recipe of another number of clients than the data have."""
+    if found != asked:
+        raise UserError(
+            "train_args.client_num_in_total",
+            asked,
+            f"must be {found}: so many clients are in the split that the data have",
+        )
+
+
+def members(clients: object) -> Sequence[object]:
+    """Return the clients of a list, or of a mapping from their names, in its order."""
+    listed = [*clients.values()] if isinstance(clients, Mapping) else clients
+    return listed if isinstance(listed, tuple | list) else ()
+
+
+def client_positions(split: object, where: str, total: int) -> tuple[Tensor, ...]:
+    """Check each client's positions: int64 [n_k], n_k > 0, in the training part."""
+    where = f"{where}: client"
+    checked = []
+    for client, given in enumerate(members(split)):
+        try:
+            positions = torch.as_tensor(given).to("cpu")
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise UserError(f"{where} {client}", f"positions: {reason(error)}") from error
+        if not positions.numel():
+            raise UserError(f"{where} {client}", NO_SAMPLE)
+        if positions.ndim != 1 or not is_integral(positions):
+            raise UserError(
+                f"{where} {client}", f"positions: {kind_of(positions)}", "must be integers [n]"
+            )
+        checked.append(positions.to(torch.int64))
+        low, high = int(checked[-1].min()), int(checked[-1].max())
+        if low < 0 or high >= total:
+            wrong = low if low < 0 else high
+            raise UserError(
+                f"{where} {client}",
+                f"position {wrong}",
+                f"must be 0 to {total - 1}, of train_inputs",
+            )
+    if not checked:
+        kind = printable(type(split).__name__)
+        raise UserError(f"{where}s", f"a {kind}", "must be a list with each client's positions")
+    return tuple(checked)
