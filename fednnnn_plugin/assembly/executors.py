@@ -56,52 +56,90 @@ def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
     return why_not_together(model, sgd, data.train_images[:5], labels[:5], data.normalisation)
 
 
+def make_workers(inputs: Inputs, count: int, *, forked: bool) -> Workers:
+    """Return what trains clients side by side, and tries a user's code out: ``count`` workers.
+
+    On a CPU what is not ours may draw, and needs processes, where it may be ``forked``. One worker
+    alone does not, but for loaders: what they keep, each client is to find as it was.
+    """
+    device = inputs.device
+    if inputs.trainer is not None:
+        return Threads(why="a custom trainer may keep something from round to round", device=device)
+    if inputs.are_ours or (not forked and isinstance(inputs.data, FederatedData)):
+        return Threads(count, device=device)
+    if device.type != "cpu":
+        return Threads(device=device)
+    model, data, *_ = inputs
+    why = why_not_forked((model, data, inputs.functions.loss, inputs.functions.optimizer))
+    # What a loader keeps, such as a generator of its data set's, each client finds as it was.
+    anew = isinstance(data, LoaderData)
+    forks = Forks(count, layout_of(model).gather(named_tensors(model)), anew=anew)
+    try:
+        all_of(forks, [] if why else [_differentiate])
+    except (Failure, OSError) as error:
+        why = printable(error)
+    return Threads(why=f"they cannot be used in another process: {why}") if why else forks
+
+
+def _differentiate(_: Step) -> None:
+    """Do what a fork cannot where its parent has, on a machine with a GPU."""
+    one = torch.ones((), requires_grad=True)
+    torch.autograd.grad(one * one, one)
+
+
+def try_out(workers: Workers, trial: Callable[[], T], where: str) -> T:
+    """Return what a trial of a user's code gives; where there are forks, of a copy of it.
+
+    What the code keeps of it, such as a pool of threads or a generator's state, no client gets.
+    """
+    if not isinstance(workers, Forks):
+        return trial()
+    try:
+        return all_of(workers, [lambda _: trial()])[0]
+    except Failure as error:
+        raise UserError(where, error) from error
+
+
 def make_executor(
     inputs: Inputs,
     sgd: LocalSGD,
     seed: int,
     most: int,
-    workers: int,
+    workers: Workers,
     room: int = 0,
     *,
-    forked: bool = True,
     classes: int = 0,
 ) -> Executor:
-    """Return what trains clients, at most ``most`` in a group, by so many workers.
+    """Return what trains clients, at most ``most`` in a group.
 
-    What is not the package's own trains with the global generators seeded for it, and, where it
-    may be ``forked``, in processes. ``room`` is for a batch of the test: bytes of a GPU. Of so many
-    ``classes`` the test counts each.
+    What is not the package's own trains with the global generators seeded for it. ``room`` is for a
+    batch of the test: bytes of a GPU. Of so many ``classes`` the test counts each.
     """
     model, data, device, trainer, _, functions, _ = inputs
     own_test = _own_test(inputs, seed)
     if trainer is not None:
         assert own_test is not None
-        why = "a custom trainer may keep something from round to round"
-        alone = Threads(why=why, device=device)
         by_it = partial(train_by, trainer)
-        return Executor(model, by_it, own_test, workers=alone, seed=seed, in_steps=False)
-    # Groups train in one memory, one after another.
-    alone = Threads(device=device)
-    side_by_side = _workers(inputs, workers, forked=forked) if most == 1 else alone
+        return Executor(model, by_it, own_test, workers=workers, seed=seed, in_steps=False)
     own_seed = None if inputs.are_ours else seed
     executor = partial(
         Executor,
         model,
-        workers=side_by_side,
+        # Groups train in one memory, one after another.
+        workers=workers if most == 1 else Threads(device=device),
         seed=own_seed,
         loss=sgd.loss,
         metrics=functions.metrics,
         classes=classes,
     )
     augmentation = Augmentation(functions.transform, seed) if functions.transform else None
-    any_order = inputs.are_ours or _takes_any_order(inputs, side_by_side, seed)
+    any_order = inputs.are_ours or _takes_any_order(inputs, workers, seed)
     if not isinstance(data, FederatedData):
         loaded = LoaderBatches(data, sgd, device, any_order=any_order, augmentation=augmentation)
         return executor(partial(train_alone, sgd, loaded), own_test or loaded)
     first, bound = data.normalised(data.test_images[:1]), int(MEMORY * room)
     sized = partial(batch_to_test, model, first, bound)
-    size = try_out(inputs, sized, "model_args.model: in a test", forked=forked)
+    size = try_out(workers, sized, "model_args.model: in a test")
     batches = TensorBatches(
         data,
         sgd,
@@ -130,60 +168,6 @@ def make_executor(
         )
         training = TrainTogether(groups, batches, own_seed, ahead=on_gpu)
     return executor(training, own_test or batches)
-
-
-def check_results(inputs: Inputs, *, by_client: bool, by_class: bool) -> None:
-    """Refuse results by client or class that the data or a custom test do not give."""
-    data, key = inputs.data, "per_client" if by_client else "per_class"
-    if (by_client or by_class) and (inputs.trainer or inputs.tester):
-        raise UserError(f"validation_args.{key}", "a custom trainer or aggregator tests by its own")
-    if by_client and not data.has_client_tests:
-        raise UserError(
-            "validation_args.per_client",
-            "the data have no test part for each client",
-            "must be false, or give a list with each client's; of arrays one is held out",
-        )
-
-
-def try_out(inputs: Inputs, trial: Callable[[], T], where: str, *, forked: bool) -> T:
-    """Return what a trial of a user's code gives; where it may be ``forked``, of a copy of it.
-
-    What the code keeps of it, such as a pool of threads or a generator's state, no client gets.
-    """
-    worker = _workers(inputs, 1, forked=forked)
-    if not isinstance(worker, Forks):
-        return trial()
-    try:
-        return all_of(worker, [lambda _: trial()])[0]
-    except Failure as error:
-        raise UserError(where, error) from error
-
-
-def _workers(inputs: Inputs, count: int, *, forked: bool) -> Workers:
-    """Return ``count`` workers on a CPU: what is not ours may draw, and needs processes.
-
-    One alone does not, but for loaders: what they keep, each client is to find as it was.
-    """
-    if inputs.are_ours or (not forked and isinstance(inputs.data, FederatedData)):
-        return Threads(count, device=inputs.device)
-    if inputs.device.type != "cpu":
-        return Threads(device=inputs.device)
-    model, data, *_ = inputs
-    why = why_not_forked((model, data, inputs.functions.loss, inputs.functions.optimizer))
-    # What a loader keeps, such as a generator of its data set's, each client finds as it was.
-    anew = isinstance(data, LoaderData)
-    forks = Forks(count, layout_of(model).gather(named_tensors(model)), anew=anew)
-    try:
-        all_of(forks, [] if why else [_differentiate])
-    except (Failure, OSError) as error:
-        why = printable(error)
-    return Threads(why=f"they cannot be used in another process: {why}") if why else forks
-
-
-def _differentiate(_: Step) -> None:
-    """Do what a fork cannot where its parent has, on a machine with a GPU."""
-    one = torch.ones((), requires_grad=True)
-    torch.autograd.grad(one * one, one)
 
 
 def _takes_any_order(inputs: Inputs, workers: Workers, seed: int) -> bool:

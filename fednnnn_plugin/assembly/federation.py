@@ -13,19 +13,12 @@ from pathlib import Path
 import torch
 
 from fednnnn_plugin.assembly.alike import check_same_inputs, check_same_start
-from fednnnn_plugin.assembly.executors import (
-    check_results,
-    make_executor,
-    try_out,
-    why_alone,
-)
-from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule, thresholds
+from fednnnn_plugin.assembly.build import build_federation
+from fednnnn_plugin.assembly.from_recipe import thresholds
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.load_model import model_metadata
-from fednnnn_plugin.assembly.model_check import own_copy
 from fednnnn_plugin.assembly.run_facts import log_inputs, summary_of
 from fednnnn_plugin.assembly.run_writer import RunWriter
-from fednnnn_plugin.assembly.trial_pass import check_model
 from fednnnn_plugin.assembly.unchanged import (
     begun_with,
     check_same_recipe,
@@ -36,36 +29,24 @@ from fednnnn_plugin.assembly.unchanged import (
     keep_fingerprint,
     rule_digests,
 )
-from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
+from fednnnn_plugin.client.replica import aliases
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.followers.follower import Follower, figures
 from fednnnn_plugin.followers.progress import SHOWN
-from fednnnn_plugin.processes.devices import (
-    device_identity,
-    side_by_side,
-    total_memory,
-)
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.processes.ranks import Ranks, agreed
 from fednnnn_plugin.recipe import Recipe, dump_recipe
-from fednnnn_plugin.rounds.batches import client_steps
-from fednnnn_plugin.rounds.client_results import NO_CLASSES, classes_of
-from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors
 from fednnnn_plugin.rounds.evaluation import higher_is_better
-from fednnnn_plugin.rounds.groups import kept_widths, room_on, widest_group
 from fednnnn_plugin.rounds.loaders import LoaderData
-from fednnnn_plugin.rounds.simulation import Federation, TrainState, simulate_round
+from fednnnn_plugin.rounds.simulation import Federation, simulate_round
 from fednnnn_plugin.rounds.stopping import StopWatch
-from fednnnn_plugin.run_folder.client_files import ClientFiles
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
 from fednnnn_plugin.run_folder.log_file import run_log
 from fednnnn_plugin.run_folder.records import MetricsFile, Summary
-from fednnnn_plugin.run_folder.results import ResultTables
 from fednnnn_plugin.run_folder.round_watch import RoundWatch
-from fednnnn_plugin.server.server import Server
-from fednnnn_plugin.user_code import is_own, on_threads
+from fednnnn_plugin.user_code import on_threads
 
 _log = logging.getLogger(__name__)
 
@@ -118,8 +99,11 @@ def run_federation(
         if inputs is None:
             return None
         stack.enter_context(numerics(recipe.train_args.precision, inputs.device))
-        built = _federation(recipe, inputs, files, mode, ranks, followers)
-        federation, train_state = stack.enter_context(built)
+        # A model's code may ask for more threads, which is for no longer than the call.
+        with on_threads(torch.get_num_threads()):
+            built = build_federation(recipe, inputs, files, mode, ranks, followers)
+        federation, train_state = built
+        stack.enter_context(federation.executor)
         if ranks.rank:
             log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
             train_state = replace(train_state, round=ranks.broadcast_object(None))
@@ -225,69 +209,3 @@ def _unfinished_inputs(
         begun = begun_with(inputs.device, recipe.train_args.precision)
         check_unchanged(files, inputs.fingerprint, begun)
     return None if finished else inputs
-
-
-@contextmanager
-def _federation(
-    recipe: Recipe,
-    inputs: Inputs,
-    files: RunFolder,
-    mode: Mode,
-    ranks: Ranks,
-    followers: Sequence[Follower],
-) -> Iterator[tuple[Federation, TrainState]]:
-    """Build what computes the rounds, and where it starts."""
-    train, seed, name = recipe.train_args, recipe.common_args.random_seed, recipe.model_args.model
-    data, device = inputs.data, inputs.device
-    sgd = local_sgd(recipe, inputs.functions, data.num_classes)
-    # A model's code may ask for more, which is for no longer than the call.
-    unchanged_threads = partial(on_threads, torch.get_num_threads())
-    validation = recipe.validation_args
-    by_client, by_class = bool(validation.per_client), bool(validation.per_class)
-    with agreed(ranks), unchanged_threads():
-        check_results(inputs, by_client=by_client, by_class=by_class)
-        classes = classes_of(data, train.client_weighting) if by_class else NO_CLASSES
-        model = own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
-        if inputs.trainer is None:
-            scorers = [each for each in recipe.validation_args.metrics or () if not is_own(each)]
-            check = partial(check_model, model, name, data, sgd, inputs.model, scorers)
-            of, forked = inputs._replace(model=model), recipe.device_args.worker_num != 1
-            for warning in try_out(of, check, f"model_args.model: {name}", forked=forked):
-                if ranks.rank == 0:
-                    _log.warning(warning)
-    inputs = inputs._replace(model=model)
-    # A rank's share of its GPU; all plan the same groups, as the least share allows.
-    sharers = ranks.sharers(device_identity(device))
-    room = ranks.allreduce_min(room_on(model, data, total_memory(device) // sharers))
-    method, alone = inputs.functions.method, partial(why_alone, inputs, sgd)
-    widest = widest_group(model, data, sgd, method, train.client_batching, room, alone)
-    widths = {0: min(ranks.allreduce_min(widest), train.client_num_per_round)}
-    if mode == "resume":
-        kept = None if ranks.rank else kept_widths(files, train.client_num_per_round)
-        widths = ranks.broadcast_object(kept or widths)
-    settings = recipe.device_args
-    workers = side_by_side(device, ranks.core_sharers, settings.worker_num)
-    server = Server(recipe.rule, recipe.rule_settings, layout_of(model), data.num_clients)
-    most, forked = max(widths.values()), settings.worker_num != 1
-    with unchanged_threads():
-        counted = len(classes.names)
-        made = make_executor(inputs, sgd, seed, most, workers, room, forked=forked, classes=counted)
-    with made as executor:
-        start = server.start(named_tensors(model))
-        vectors = None
-        if method.has_vectors:
-            kept_in = ClientFiles(files.clients, files.check_held)
-            steps = client_steps(data, sgd)
-            forks = executor.workers.kind == "processes"
-            vectors = ClientVectors(
-                *(method, sgd, steps, start.served, ranks, kept_in, seed), read_ahead=forks
-            )
-        plan = schedule(recipe, data, ranks.size if room else 1, inputs.functions)
-        following = () if ranks.rank else followers
-        tables = None if ranks.rank else ResultTables(files.path, files.check_held)
-        federation = Federation(
-            *(plan, server, executor, ranks, following, widths, vectors),
-            tables=tables,
-            classes=classes,
-        )
-        yield federation, TrainState(start, method=vectors.start() if vectors else NO_STATE)

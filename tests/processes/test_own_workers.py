@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fednnnn_plugin.assembly import federation as run_module
+from fednnnn_plugin.assembly import build
 from fednnnn_plugin.assembly.model_check import takes_any_order
 from fednnnn_plugin.client.loss import Loss
 from fednnnn_plugin.data.federated import FederatedData
@@ -63,7 +63,7 @@ class Augmented:
 @pytest.fixture
 def own(data: FederatedData, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Of as many workers as a run asks for, whatever cores there are."""
-    monkeypatch.setattr(run_module, "side_by_side", lambda _device, _ranks, limit: limit)
+    monkeypatch.setattr(build, "side_by_side", lambda _device, _ranks, limit: limit)
     with torch.random.fork_rng([]):
         torch.manual_seed(3)
         model = Own()

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from fednnnn_plugin.assembly import executors
-from fednnnn_plugin.assembly import federation as run_module
+from fednnnn_plugin.assembly import build, executors
 from fednnnn_plugin.assembly.executors import why_alone
 from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.assembly.inputs import Inputs
@@ -63,7 +62,7 @@ def test_groups_are_kept_on_another_gpu(
     def on_gpu(name: str, clients: int, rounds: int, **mode: Any) -> int:
         room = int((clients + 0.5) * NEEDS / MEMORY)
         with monkeypatch.context() as patched:
-            patched.setattr(run_module, "room_on", lambda *_: room)
+            patched.setattr(build, "room_on", lambda *_: room)
             summary = tiny(name, comm_round=rounds, client_num_per_round=6, **mode)
         return int(summary.client_batching)
 

@@ -1,0 +1,125 @@
+"""What computes a run's rounds, as its recipe asks: model, executor, server, schedule."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from fednnnn_plugin.assembly.executors import make_executor, make_workers, try_out, why_alone
+from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule
+from fednnnn_plugin.assembly.inputs import Inputs
+from fednnnn_plugin.assembly.model_check import own_copy
+from fednnnn_plugin.assembly.trial_pass import check_model
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.replica import layout_of, named_tensors
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.followers.follower import Follower
+from fednnnn_plugin.processes.devices import device_identity, side_by_side, total_memory
+from fednnnn_plugin.processes.ranks import Ranks, agreed
+from fednnnn_plugin.processes.workers import Workers
+from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.rounds.batches import client_steps
+from fednnnn_plugin.rounds.client_results import NO_CLASSES, Classes, classes_of
+from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors
+from fednnnn_plugin.rounds.groups import Widths, kept_widths, room_on, widest_group
+from fednnnn_plugin.rounds.simulation import Federation, TrainState
+from fednnnn_plugin.run_folder.client_files import ClientFiles
+from fednnnn_plugin.run_folder.folder import Mode, RunFolder
+from fednnnn_plugin.run_folder.results import ResultTables
+from fednnnn_plugin.server.server import Server
+from fednnnn_plugin.user_code import is_own
+
+_log = logging.getLogger(__name__)
+
+
+def build_federation(
+    recipe: Recipe,
+    inputs: Inputs,
+    files: RunFolder,
+    mode: Mode,
+    ranks: Ranks,
+    followers: Sequence[Follower],
+) -> tuple[Federation, TrainState]:
+    """Build what computes the rounds, and where it starts; all ranks call this.
+
+    The model of the ``inputs`` is copied, and tried on their data where no custom trainer trains.
+    """
+    data, method, seed = inputs.data, inputs.functions.method, recipe.common_args.random_seed
+    sgd = local_sgd(recipe, inputs.functions, data.num_classes)
+    with agreed(ranks):
+        classes = _counted_classes(recipe, inputs)
+        inputs, workers = _own_model(recipe, inputs, sgd, ranks)
+    model = inputs.model
+    # A rank's share of its GPU; all plan the same groups, as the least share allows.
+    share = total_memory(inputs.device) // ranks.sharers(device_identity(inputs.device))
+    room = ranks.allreduce_min(room_on(model, data, share))
+    widths = _widths(recipe, inputs, sgd, files if mode == "resume" else None, ranks, room)
+    executor = make_executor(
+        inputs, sgd, seed, max(widths.values()), workers, room, classes=len(classes.names)
+    )
+    server = Server(recipe.rule, recipe.rule_settings, layout_of(model), data.num_clients)
+    start, vectors = server.start(named_tensors(model)), None
+    if method.has_vectors:
+        kept_in = ClientFiles(files.clients, files.check_held)
+        steps, forks = client_steps(data, sgd), executor.workers.kind == "processes"
+        vectors = ClientVectors(
+            *(method, sgd, steps, start.served, ranks, kept_in, seed), read_ahead=forks
+        )
+    federation = Federation(
+        schedule(recipe, data, ranks.size if room else 1, inputs.functions),
+        *(server, executor, ranks, () if ranks.rank else followers, widths, vectors),
+        tables=None if ranks.rank else ResultTables(files.path, files.check_held),
+        classes=classes,
+    )
+    return federation, TrainState(start, method=vectors.start() if vectors else NO_STATE)
+
+
+def _counted_classes(recipe: Recipe, inputs: Inputs) -> Classes:
+    """Return the classes that a test counts; refuse results that data or a custom test lack."""
+    asked, data = recipe.validation_args, inputs.data
+    if (asked.per_client or asked.per_class) and (inputs.trainer or inputs.tester):
+        key = "per_client" if asked.per_client else "per_class"
+        raise UserError(f"validation_args.{key}", "a custom trainer or aggregator tests by its own")
+    if asked.per_client and not data.has_client_tests:
+        raise UserError(
+            "validation_args.per_client",
+            "the data have no test part for each client",
+            "must be false, or give a list with each client's; of arrays one is held out",
+        )
+    return classes_of(data, recipe.train_args.client_weighting) if asked.per_class else NO_CLASSES
+
+
+def _own_model(
+    recipe: Recipe, inputs: Inputs, sgd: LocalSGD, ranks: Ranks
+) -> tuple[Inputs, Workers]:
+    """Return the inputs with a copy of their model, which was tried, and what trains clients."""
+    name, device, limit = recipe.model_args.model, inputs.device, recipe.device_args.worker_num
+    given, model = inputs.model, own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
+    inputs = inputs._replace(model=model)
+    count = side_by_side(device, ranks.core_sharers, limit)
+    workers = make_workers(inputs, count, forked=limit != 1)
+    if inputs.trainer is None:
+        scorers = [each for each in recipe.validation_args.metrics or () if not is_own(each)]
+        check = partial(check_model, model, name, inputs.data, sgd, given, scorers)
+        for warning in try_out(workers, check, f"model_args.model: {name}"):
+            if ranks.rank == 0:
+                _log.warning(warning)
+    return inputs, workers
+
+
+def _widths(
+    recipe: Recipe,
+    inputs: Inputs,
+    sgd: LocalSGD,
+    resumed: RunFolder | None,
+    ranks: Ranks,
+    room: int,
+) -> Widths:
+    """Return how many clients train together at most; of a ``resumed`` run as before."""
+    train, alone = recipe.train_args, partial(why_alone, inputs, sgd)
+    model, data, method = inputs.model, inputs.data, inputs.functions.method
+    widest = widest_group(model, data, sgd, method, train.client_batching, room, alone)
+    widths = {0: min(ranks.allreduce_min(widest), train.client_num_per_round)}
+    if resumed:
+        kept = None if ranks.rank else kept_widths(resumed, train.client_num_per_round)
+        widths = ranks.broadcast_object(kept or widths)
+    return widths
