@@ -7,10 +7,10 @@ import torch
 
 import fednnnn_plugin
 from fednnnn_plugin.assembly.inputs import Inputs
-from fednnnn_plugin.assembly.unchanged import PLACEMENT
+from fednnnn_plugin.assembly.unchanged import PLACEMENT, parts_of
 from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.errors import OVERWRITE, RESUME, joined, printable, shown
-from fednnnn_plugin.fingerprint import NOT_COVERED, tensors_digest
+from fednnnn_plugin.fingerprint import tensors_digest
 from fednnnn_plugin.processes.ranks import AgreedError, Ranks
 from fednnnn_plugin.recipe import Recipe, resolved
 from fednnnn_plugin.run_folder.folder import Mode
@@ -40,13 +40,7 @@ def check_same_inputs(inputs: Inputs, ranks: Ranks) -> None:
     """Refuse ranks with other data, another split or model, or other code of the user's."""
     if ranks.size == 1:
         return
-    facts = {
-        f"{printable(whose)} ({printable(what).replace('drawn_', '')})": digest
-        for whose, digests in inputs.fingerprint.items()
-        for what, digest in digests.items()
-        if what != NOT_COVERED
-    }
-    data = inputs.data
+    facts, data = parts_of(inputs.fingerprint), inputs.data
     sizes = [str(data.client_size(client)) for client in range(data.num_clients)]
     facts["data (sizes of the clients)"] = " ".join(sizes)
     facts["model (weights)"] = tensors_digest(named_tensors(inputs.model).items())

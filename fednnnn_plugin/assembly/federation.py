@@ -15,7 +15,7 @@ import torch
 from fednnnn_plugin.assembly.alike import check_same_inputs, check_same_start
 from fednnnn_plugin.assembly.build import build_federation
 from fednnnn_plugin.assembly.from_recipe import thresholds
-from fednnnn_plugin.assembly.inputs import Inputs
+from fednnnn_plugin.assembly.inputs import Inputs, whole_fingerprint
 from fednnnn_plugin.assembly.load_model import model_metadata
 from fednnnn_plugin.assembly.run_facts import log_inputs, summary_of
 from fednnnn_plugin.assembly.run_writer import RunWriter
@@ -23,14 +23,11 @@ from fednnnn_plugin.assembly.unchanged import (
     begun_with,
     check_same_recipe,
     check_unchanged,
-    data_digests,
     has_own_fingerprint,
     is_finished,
     keep_fingerprint,
-    rule_digests,
 )
 from fednnnn_plugin.client.replica import aliases
-from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.followers.follower import Follower, figures
@@ -135,15 +132,10 @@ def run_federation(
             writer.restore()
         foreign = isinstance(inputs.data, LoaderData) and "split" not in inputs.fingerprint
         write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
-        watch = _round_watch(recipe, federation)
-        stopped = _simulate(federation, writer, files, watch)
-        return writer.end(stopped)
-
-
-def _round_watch(recipe: Recipe, federation: Federation) -> RoundWatch:
-    limited = federation.schedule.max_client_norm is not None
-    # Each client that fails or is rejected is said already.
-    return RoundWatch(0, thresholds(recipe.tracking_args), limited=limited, once=True)
+        # Each client that fails or is rejected is said already.
+        limited, limits = recipe.train_args.max_client_norm is not None, recipe.tracking_args
+        watch = RoundWatch(0, thresholds(limits), limited=limited, once=True)
+        return writer.summarise(_simulate(federation, writer, files, watch))
 
 
 def _simulate(
@@ -198,12 +190,7 @@ def _unfinished_inputs(
         return None  # before anything is downloaded
     with agreed(ranks):
         inputs = load()
-    if isinstance(inputs.data, FederatedData):
-        whole = {**inputs.fingerprint, **data_digests(inputs.data)}
-        inputs = inputs._replace(fingerprint=whole)
-    if not recipe.rule.is_ours:
-        rule = {"rule": rule_digests(recipe.rule)}
-        inputs = inputs._replace(fingerprint={**inputs.fingerprint, **rule})
+    inputs = inputs._replace(fingerprint=whole_fingerprint(recipe, inputs))
     check_same_inputs(inputs, ranks)
     if mode == "resume" and ranks.rank == 0:
         begun = begun_with(inputs.device, recipe.train_args.precision)

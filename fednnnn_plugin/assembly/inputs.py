@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fednnnn_plugin.assembly.from_recipe import load_data, rank_device
 from fednnnn_plugin.assembly.functions import Functions, find_functions
@@ -13,13 +13,14 @@ from fednnnn_plugin.assembly.loaders import has_loaders, load_loaders
 from fednnnn_plugin.assembly.vocabulary import Tokens, check_tokens, tokens_of
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.own_data import DATA, bring_data
-from fednnnn_plugin.fingerprint import Fingerprint, model_digests
+from fednnnn_plugin.fingerprint import Fingerprint, code_digests, model_digests, tensors_digest
 from fednnnn_plugin.models import MODEL, Form, create_model, form_of, is_built_in
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.training import ForeignTester, ForeignTrainer
+from fednnnn_plugin.server.rules import Rule
 from fednnnn_plugin.user_code import find_code, is_own
 
 
@@ -108,3 +109,33 @@ def recipe_model(
         else model_digests(made, "drawn_weights", [maker])  # by the seed
     )
     return made, {"model": digests}
+
+
+def whole_fingerprint(recipe: Recipe, inputs: Inputs) -> Fingerprint:
+    """Return the fingerprint of a run: of what is the user's, and of a data set's split."""
+    found = dict(inputs.fingerprint)
+    if isinstance(inputs.data, FederatedData):
+        found |= _data_digests(inputs.data)
+    return found if recipe.rule.is_ours else found | {"rule": _rule_digests(recipe.rule)}
+
+
+def _rule_digests(rule: Rule) -> dict[str, str]:
+    """Return the digest of a custom rule, and of what its decorator says."""
+    keys = [(name, vars(key)) for name, key in rule.keys.items()]
+    declared = (keys, rule.wants, rule.evaluated, rule.client_method)
+    return code_digests(rule.optimizer, *declared)
+
+
+def _data_digests(data: FederatedData) -> Fingerprint:
+    """Return the digests of a data set's tensors and split, but for those that a user gave."""
+    tensors = {name: value for name, value in vars(data).items() if isinstance(value, Tensor)}
+    clients = ((str(client), held) for client, held in enumerate(data.client_indices))
+    found = {}
+    if "data" not in data.fingerprint:
+        found["tensors"] = tensors_digest(tensors.items())
+    if "split" not in data.fingerprint:
+        found["client_indices"] = tensors_digest(clients)
+        if data.client_test_indices:
+            tests = ((str(client), held) for client, held in enumerate(data.client_test_indices))
+            found["client_test_indices"] = tensors_digest(tests)
+    return {"data_set": found} if found else {}

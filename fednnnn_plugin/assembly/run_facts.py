@@ -113,7 +113,7 @@ def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
     if workers.why:
         level = logging.INFO if inputs.trainer else logging.WARNING
         _log.log(level, "one client at a time trains in each process: %s", workers.why)
-    sizes = [data.client_size(client) for client in range(data.num_clients)]
+    sizes = federation.schedule.client_sizes
     comes_divided = "split" in inputs.fingerprint or settings.partition_method == NATURAL
     if federation.schedule.sampling == "by_size":
         _log.info(

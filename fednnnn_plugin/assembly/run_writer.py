@@ -45,7 +45,6 @@ class RunWriter:
         self._federation, self._folder, self._every = federation, folder, every
         self._tied, self._metadata = tied, dict(metadata)
         self._summary_of = summary_of
-        self._summary: Summary | None = None  # that this process has written
         self._metrics = MetricsFile(folder.metrics)
         self._checkpoints = CheckpointFolder(folder.checkpoints)
         self._saved = 0
@@ -96,7 +95,7 @@ class RunWriter:
             tables.cut(self.train_state.round)
         self._prune()
         if self._saved:
-            self._summarise()  # in place of a longer or a stopped run's
+            self.summarise()  # in place of a longer or a stopped run's
 
     def keep(self, record: RoundRecord, train_state: TrainState) -> None:
         """Put a round on record, with a checkpoint where one is due."""
@@ -124,16 +123,11 @@ class RunWriter:
         finally:
             self._save()  # again, where an interrupt cut it short
 
-    def end(self, stopped: str | None) -> Summary:
-        """Return the summary of a run whose last round is saved; it says why it was stopped."""
-        if stopped or self._summary is None:
-            return self._summarise(stopped)
-        return self._summary
-
-    def _summarise(self, stopped: str | None = None) -> Summary:
-        self._summary = self._summary_of(self.train_state, stopped)
-        self._summary.write(self._folder.summary)
-        return self._summary
+    def summarise(self, stopped: str | None = None) -> Summary:
+        """Write and return the summary to the last round; it says why the run was stopped there."""
+        summary = self._summary_of(self.train_state, stopped)
+        summary.write(self._folder.summary)
+        return summary
 
     def _save(self) -> None:
         federation, train_state = self._federation, self.train_state
@@ -151,5 +145,5 @@ class RunWriter:
             federation.vectors.sync()
         state = federation.server.state_dict(train_state.server) | train_state.method.state_dict()
         self._checkpoints.save(state, train_state.round)
-        self._summarise()
+        self.summarise()
         self._saved = train_state.round

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 
 import torch
 from pydantic import TypeAdapter, ValidationError
-from torch import Tensor
 
-from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError, UserErrors, printable, shown
 from fednnnn_plugin.files import open_regular, write_atomically
-from fednnnn_plugin.fingerprint import NOT_COVERED, Fingerprint, code_digests, tensors_digest
+from fednnnn_plugin.fingerprint import NOT_COVERED, Fingerprint
 from fednnnn_plugin.processes.devices import device_facts
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, load_recipe
@@ -20,7 +18,6 @@ from fednnnn_plugin.rounds.stopping import STOP
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.run_folder.provenance import versions
 from fednnnn_plugin.run_folder.records import Summary
-from fednnnn_plugin.server.rules import Rule
 from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_code
 
 _log = logging.getLogger(__name__)
@@ -82,28 +79,6 @@ def is_finished(recipe: Recipe, folder: RunFolder) -> bool:
     return before == recipe.validation_args.stop
 
 
-def rule_digests(rule: Rule) -> dict[str, str]:
-    """Return the digest of a custom rule, and of what its decorator says."""
-    keys = [(name, vars(key)) for name, key in rule.keys.items()]
-    declared = (keys, rule.wants, rule.evaluated, rule.client_method)
-    return code_digests(rule.optimizer, *declared)
-
-
-def data_digests(data: FederatedData) -> Fingerprint:
-    """Return the digests of a data set's tensors and split, but for those that a user gave."""
-    tensors = {name: value for name, value in vars(data).items() if isinstance(value, Tensor)}
-    clients = ((str(client), held) for client, held in enumerate(data.client_indices))
-    found = {}
-    if "data" not in data.fingerprint:
-        found["tensors"] = tensors_digest(tensors.items())
-    if "split" not in data.fingerprint:
-        found["client_indices"] = tensors_digest(clients)
-        if data.client_test_indices:
-            tests = ((str(client), held) for client, held in enumerate(data.client_test_indices))
-            found["client_test_indices"] = tensors_digest(tests)
-    return {"data_set": found} if found else {}
-
-
 def begun_with(device: torch.device, precision: str) -> Fingerprint:
     """Return the versions and the device that a run is begun with."""
     return {_VERSIONS: versions(), _DEVICE: {**device_facts(device), "precision": precision}}
@@ -158,7 +133,8 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerpr
     for whose, digests in fingerprint.items():
         if unknown := digests.get(NOT_COVERED):
             _log.warning("%s: %s: not compared, as no digest tells it: %s", RESUME, whose, unknown)
-    if differing := _changed(stored, fingerprint, code=same_python):
+    begun_of, is_of = (parts_of(each, code=same_python) for each in (stored, fingerprint))
+    if differing := sorted({part for part, _ in begun_of.items() ^ is_of.items()}):
         raise UserError(
             RESUME,
             f"{', '.join(differing)}: not what the run in {folder.path} is of",
@@ -166,15 +142,14 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerpr
         )
 
 
-def _changed(before: Fingerprint, now: Fingerprint, *, code: bool) -> list[str]:
-    """Name what differs between two fingerprints, in their code only if asked for."""
-    return [
-        f"{printable(whose)} ({printable(what).replace('drawn_', '')})"
-        for whose in sorted(before.keys() | now.keys())
-        for one, other in [(before.get(whose, {}), now.get(whose, {}))]
-        for what in sorted(one.keys() | other.keys())
-        if one.get(what) != other.get(what) and what != NOT_COVERED and (code or what != "code")
-    ]
+def parts_of(fingerprint: Fingerprint, *, code: bool = True) -> dict[str, str]:
+    """Return the digests by what they are of, such as ``model (weights)``; or all but the code."""
+    return {
+        f"{printable(whose)} ({printable(what).replace('drawn_', '')})": digest
+        for whose, digests in fingerprint.items()
+        for what, digest in digests.items()
+        if what != NOT_COVERED and (code or what != "code")
+    }
 
 
 def is_of_other_code(folder: RunFolder, model: Mapping[str, str]) -> bool:
