@@ -62,29 +62,24 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerp
     if fraction := recipe.data_args.validation_fraction:
         seed = recipe.common_args.random_seed
         clients, tests = _held_out(clients, fraction, seed, where, loss)
-    own = len(tests) == len(clients) and any(part is not None for part in tests)
-    parts: dict[str, object] = {f"client {k}": part for k, part in enumerate(clients)}
-    of_own = {f"test of client {k}": part for k, part in enumerate(tests) if part is not None}
-    loaders = {
-        f"{where}: {name}": _loader(part, size, f"{where}: {name}", loss, of_client=name in parts)
-        for name, part in (parts | (of_own if own else {"test": test})).items()
+    train = [
+        _loader(part, size, f"{where}: client {k}", loss, of_client=True)
+        for k, part in enumerate(clients)
+    ]
+    own_tests = {
+        k: _loader(part, size, f"{where}: test of client {k}", loss)
+        for k, part in enumerate(tests if len(tests) == len(clients) else ())
+        if part is not None
     }
-    labels: dict[str, list[Tensor]] = {name: [] for name in loaders}
-    tokens = Tokens()
-
+    of_test = [*own_tests.values()] or [_loader(test, size, f"{where}: test", loss)]
+    labels, tokens = list[list[Tensor]](), Tokens()
     with user_code(where), isolated_generators(0, "fingerprint"):  # alike for every seed
-        digest = tensors_digest(_contents(loaders, labels, tokens, loss))  # they may shuffle
-    counts = {name: sum(map(len, batches)) for name, batches in labels.items()}
-    classes = count_classes([*chain.from_iterable(labels.values())], where)
-    sizes, every = [*counts.values()][: len(clients)], [*loaders.values()]
-    of_tests = every[len(clients) :]
-    tested = [k for k, part in enumerate(tests) if part is not None] if own else []
+        # They may shuffle.
+        digest = tensors_digest(_contents([*train, *of_test], labels, tokens, loss))
+    classes = count_classes([*chain.from_iterable(labels)], where)
+    sizes = [sum(map(len, batches)) for batches in labels[: len(clients)]]
     data = LoaderData(
-        dict(enumerate(every[: len(clients)])),
-        dict(enumerate(sizes)),
-        Chained(of_tests),
-        classes,
-        dict(zip(tested, of_tests, strict=own)),
+        dict(enumerate(train)), dict(enumerate(sizes)), Chained(of_test), classes, own_tests
     )
     split = tensors_digest([("sizes", torch.tensor(sizes))])
     return data, brought.fingerprint(digest, split), tokens
@@ -119,7 +114,9 @@ def _held_out(
     return kept, held
 
 
-def _loader(part: object, batch_size: int, where: str, loss: str, *, of_client: bool) -> PairLoader:
+def _loader(
+    part: object, batch_size: int, where: str, loss: str, *, of_client: bool = False
+) -> PairLoader:
     if isinstance(part, DataLoader):
         follow_the_engine(part)
         return PairLoader(part, where)
@@ -151,24 +148,21 @@ def _loader(part: object, batch_size: int, where: str, loss: str, *, of_client: 
 
 
 def _contents(
-    loaders: Mapping[str, PairLoader],
-    labels: Mapping[str, list[Tensor]],
-    tokens: Tokens,
-    loss: str,
+    loaders: Sequence[PairLoader], labels: list[list[Tensor]], tokens: Tokens, loss: str
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield what the loaders give, by the client's name; collect labels, and tokens' ranges."""
-    for name, loader in loaders.items():
-        inputs = None
+    """Yield what the loaders give, by whose it is; collect the labels, and tokens' ranges."""
+    for loader in loaders:
+        where, inputs, own = loader.where, None, list[Tensor]()
         for batch in loader:
-            inputs, own = _checked_batch(batch, name, loss)
-            if len(own):
-                # A worker's tensor holds a file descriptor.
-                labels[name].append(own.clone())
-            tokens.add(name.rpartition(": ")[2], inputs)
-            yield from ((name, inputs), (name, own))
-        if inputs is None or not labels[name]:
-            raise UserError(name, _why_empty(loader.loader))
-        check_classes(torch.cat(labels[name]), inputs, f"{name}: labels", loss)
+            inputs, given = _checked_batch(batch, where, loss)
+            if len(given):
+                own.append(given.clone())  # a worker's tensor holds a file descriptor
+            tokens.add(where.rpartition(": ")[2], inputs)
+            yield from ((where, inputs), (where, given))
+        if inputs is None or not own:
+            raise UserError(where, _why_empty(loader.loader))
+        check_classes(torch.cat(own), inputs, f"{where}: labels", loss)
+        labels.append(own)
 
 
 def _checked_batch(batch: Any, where: str, loss: str) -> tuple[Tensor, Tensor]:

@@ -43,42 +43,46 @@ def check_model(
     Returns:
         Warnings: what trains, but perhaps not as it was meant.
     """
-    loss, batch_size = sgd.loss, sgd.batch_size
     batch = _samples(data)
     if batch is None:  # what such batches are is for the first step of a client to say
         return []
-    where = f"model_args.model: {name}"
-    copied = copy.deepcopy(model)
+    where, copied = f"model_args.model: {name}", copy.deepcopy(model)
     inputs, labels = _staged(batch, model)
-    trial = _Trial(copied, loss, inputs, labels, data.num_classes)
+    trial = _Trial(where, copied, sgd.loss, inputs, labels, data.num_classes)
     reach = Reach(model, copied, given, where)
-    sizes = [data.client_size(client) for client in range(data.num_clients)]
-    trains_on = 1 if batch_size == 1 or max(sizes) == 1 else min(2, len(inputs))
-    tests_on = 1
+    trains_on, tests_on = min(2, len(inputs)), 1
     if isinstance(data, LoaderData):  # whose batches may be of a form of their own
         trains_on = tests_on = len(inputs)
-    tried = trial.passed(tests_on, training=False)
-    if not tried.problem:
-        tried = trial.passed(trains_on, training=True)
-        if tried.problem and trains_on == 1 and not trial.passed(2, training=True).problem:
-            raise _of_single(tried, name, data, batch_size)
-    if tried.problem:
-        raise UserError(where, tried.problem) from tried.cause
+    elif sgd.batch_size == 1 or max(map(len, data.client_indices)) == 1:
+        trains_on = 1
+    trial.passed(tests_on, training=False)
+    if single := next(_single_batches(data, sgd.batch_size), None):
+        _check_single(trial, max(2, trains_on), *single)
+    outputs, loss = trial.passed(trains_on, training=True)
     # A loss of pairs may find none among two samples.
-    count = trains_on if reach.reaches(tried.loss) else len(inputs)
-    passes = [trial.passed(count, training=True) for _ in range(2)]
-    passes = [each for each in passes if not each.problem] or [tried]
-    warnings = reach.check(*(of for each in passes for of in (each.outputs, each.loss)))
-    warnings += _moved_frozen(model, copied, where)
-    with_graph = trial.passed(tests_on, training=False, graph=True)  # which a test does not have
-    if not with_graph.problem:
-        reach.check_test(with_graph.outputs)
-    warnings += outputs_warnings(loss, tried.outputs, labels, data.num_classes, scorers)
-    if trains_on > 1 and next(_single_batches(data, batch_size), None):
-        tried = trial.passed(1, training=True)
-        if tried.problem:
-            raise _of_single(tried, name, data, batch_size)
-    return warnings
+    count = trains_on if reach.reaches(loss) else len(inputs)
+    first, second = (trial.passed(count, training=True) for _ in range(2))
+    warnings = reach.check(*first, *second) + _moved_frozen(model, copied, where)
+    with_graph = None  # which a test does not have, and may not be able to
+    with suppress(UserError):
+        with_graph, _ = trial.passed(tests_on, training=False, graph=True)
+    if with_graph is not None:
+        reach.check_test(with_graph)
+    return warnings + outputs_warnings(sgd.loss, outputs, labels, data.num_classes, scorers)
+
+
+def _check_single(trial: "_Trial", others: int, key: str, whose: str) -> None:
+    """Refuse a model that trains on ``others`` samples, but not on the one of a client's batch."""
+    try:
+        trial.passed(1, training=True)
+    except UserError as error:
+        trial.passed(others, training=True)
+        raise UserError(
+            key,
+            f"leaves {whose}, a batch of one sample, on which the model cannot train "
+            f"({error.problem})",
+            "choose another batch_size, a DataLoader with drop_last=True, or larger inputs",
+        ) from error.__cause__
 
 
 def _moved_frozen(model: nn.Module, copied: nn.Module, where: str) -> list[str]:
@@ -95,21 +99,6 @@ def _moved_frozen(model: nn.Module, copied: nn.Module, where: str) -> list[str]:
                 "model in training mode before the run"
             ]
     return []
-
-
-def _of_single(
-    tried: "_Pass", name: str, data: FederatedData | LoaderData, batch_size: int
-) -> UserError:
-    """Return the error of a model that cannot train on a batch of one sample."""
-    client, key = next(_single_batches(data, batch_size), (0, "train_args.batch_size"))
-    error = UserError(
-        key,
-        f"leaves client {client}, which has {data.client_size(client)} samples, a batch of one "
-        f"sample, on which {name} cannot train ({tried.problem})",
-        "choose another batch_size, a DataLoader with drop_last=True, or larger inputs",
-    )
-    error.__cause__ = tried.cause
-    return error
 
 
 def _samples(data: FederatedData | LoaderData) -> Batch | None:
@@ -133,8 +122,8 @@ def _staged(batch: Batch, model: nn.Module) -> Batch:
     return inputs, labels.to(like.device, kind)
 
 
-def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterator[tuple[int, str]]:
-    """Yield the clients of which an epoch's last batch is a single sample, and the key for it."""
+def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterator[tuple[str, str]]:
+    """Yield the key by which an epoch's last batch is a single sample, and for which clients."""
     for client in range(data.num_clients):
         size, key = batch_size, f"train_args.batch_size: {batch_size}"
         count = data.client_size(client)
@@ -144,7 +133,7 @@ def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterat
             if not isinstance(loader, DataLoader):  # a list of batches, if its length is known
                 last = loader[-1:] if isinstance(loader, list | tuple) else ()
                 if any(len(inputs) == 1 for inputs, _ in last):
-                    yield client, f"{key}: its data"
+                    yield f"{key}: its data", _named(data, client)
                 continue
             cuts: Any = loader if loader.batch_sampler is None else loader.batch_sampler
             if getattr(cuts, "batch_size", None) is None or cuts.drop_last:
@@ -155,31 +144,26 @@ def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterat
             with suppress(TypeError):  # a sampler without a length
                 count = len(cuts.sampler)
         if count == 1 if size == -1 else count % size == 1 % size:
-            yield client, key
+            yield key, _named(data, client)
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """What a pass gave, or what is wrong with it and what it raised."""
-
-    outputs: Any = None
-    loss: Any = None
-    problem: str = ""
-    cause: BaseException | None = None
+def _named(data: FederatedData | LoaderData, client: int) -> str:
+    return f"client {client}, which has {data.client_size(client)} samples"
 
 
 @dataclass(frozen=True)
 class _Trial:
     """A model that may be changed, a loss, and what they are tried on."""
 
+    where: str
     model: nn.Module
     loss: Loss
     inputs: Tensor
     labels: Tensor
     num_classes: int
 
-    def passed(self, count: int, *, training: bool, graph: bool = False) -> _Pass:
-        """Pass so many samples through the model, and say of a problem what it is."""
+    def passed(self, count: int, *, training: bool, graph: bool = False) -> tuple[Tensor, Tensor]:
+        """Pass so many samples through the model; return the outputs and their loss."""
         self.model.train(training)
         inputs, labels = self.inputs[:count], self.labels[:count]
         when, does = "in training, " if training else "", "does not take"
@@ -187,22 +171,20 @@ class _Trial:
             with isolated_generators(0, "model check"), torch.set_grad_enabled(graph or training):
                 outputs = self.model(inputs.clone())  # which it may change in place
                 does = "gives outputs that have no loss, for"
-                problem = self._form_problem(outputs, labels)
-                value = None if problem else self._loss(outputs, labels)
+                if problem := self._form_problem(outputs, inputs, labels):
+                    raise UserError(self.where, f"{when}gives {problem}")
+                return outputs, self._loss(outputs, labels)
         except UserError:
             raise
         except (Exception, SystemExit) as error:
             of = f"inputs of {list(inputs.shape[1:])}: {exception_text(error)}"
-            return _Pass(problem=f"{when}{does} {of}", cause=error)
-        if problem:
-            given = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            problem = f"{when}gives {given} for a batch of {list(inputs.shape)}, {problem}"
-        return _Pass(outputs, value, problem)
+            raise UserError(self.where, f"{when}{does} {of}") from error
 
-    def _form_problem(self, outputs: object, labels: Tensor) -> str:
-        """Say what is wrong with the form of the outputs of samples, else nothing."""
+    def _form_problem(self, outputs: object, inputs: Tensor, labels: Tensor) -> str:
+        """Say what the outputs of samples are where their form is wrong, else nothing."""
+        batch = f"for a batch of {list(inputs.shape)}"
         if not isinstance(outputs, Tensor):
-            return "not a tensor"
+            return f"{type(outputs).__name__} {batch}, not a tensor"
         if self.loss is not CROSS_ENTROPY or labels.is_floating_point():
             return ""
         given, wanted = list(outputs.shape), [len(labels), self.num_classes, *labels.shape[1:]]
@@ -216,7 +198,7 @@ class _Trial:
         elif self.num_classes == 2 and given in ([len(labels), 1], [len(labels)]):
             hint = "; for one logit of yes or no set loss: bce_with_logits"
         labelled = f"the logits of the classes, whose labels go from 0 to {self.num_classes - 1}"
-        return f"not {wanted}: {labelled}{hint}"
+        return f"{given} {batch}, not {wanted}: {labelled}{hint}"
 
     def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         loss = self.loss
