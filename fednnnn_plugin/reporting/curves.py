@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import Parameter, signature
-from typing import ParamSpec, TypedDict
+from typing import Any, ParamSpec, TypedDict, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fednnnn_plugin.reporting import style
-from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT, arrange, check_runs, shades
+from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT, arrange, shades
 
 P = ParamSpec("P")
 FEW_POINTS, BAND_POINTS = 15, 300
@@ -29,32 +29,59 @@ class Lines(TypedDict, total=False):
     palette: style.Palette | None
 
 
+_DEFAULTS = {"hue": None, "names": True, "legend": False, "palette": None}
+_OF_ALL = [
+    Parameter(name, Parameter.KEYWORD_ONLY, default=_DEFAULTS[name], annotation=hint)
+    for name, hint in get_type_hints(Lines).items()
+]
+
+
+def of_lines(draw: Callable[P, Axes]) -> Callable[P, Axes]:
+    """Arrange the runs by ``hue``, and draw them in our style.
+
+    A figure gets every keyword of ``Lines``; the signature, as ``help`` shows it, has them too.
+    """
+    bare = signature(draw)
+    own = [each for each in bare.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    shown = bare.replace(parameters=[*own, *_OF_ALL])
+    styled: Callable[..., Axes] = style.styled(draw)
+
+    @wraps(draw)
+    def drawing(*args: Any, **kwargs: Any) -> Axes:
+        try:
+            given = shown.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{draw.__name__}() {error}") from None
+        given.apply_defaults()
+        given.arguments["runs"] = _arranged(given.arguments["runs"], given.arguments["hue"])
+        return styled(*given.args, **given.kwargs)
+
+    drawing.__dict__["__signature__"] = shown
+    return drawing
+
+
 def curves(
     runs: pd.DataFrame,
     ax: Axes | None,
     column: str,
     y_label: str,
     axis: Callable[[Axes], None],
+    how: Lines,
     *,
     title: str = "",
-    hue: str | Sequence[str] | None = None,
-    names: bool = True,
-    legend: bool = False,
-    palette: style.Palette | None = None,
     factor: float = 1.0,
     x: str = "round",
     band: tuple[str, ...] = (),
 ) -> Axes:
-    """A line for each label, with a band of a deviation, or between two columns.
+    """A line for each label of arranged runs, with a band of a deviation, or between two columns.
 
     Rounds without a value are left out, so that a curve joins tested rounds, of several seeds those
     that all have that got so far, or of a line over time those that all have: no line goes back. A
     deviation is drawn where two seeds or more have the round.
     """
-    runs, ax = arranged_lines(runs, hue), style.axes(ax)
+    ax, looks = style.axes(ax), style.looks(runs, how["palette"])
     if title:
         ax.set_title(title)
-    named = style.looks(runs, palette)
     lowest, highest = band or ("mean", "mean")
     values = runs[["label", "run", "round", *band]].assign(
         at=runs[x], mean=runs.get(column, math.nan) * factor
@@ -76,7 +103,7 @@ def curves(
             low, high = mean - sd, mean + sd
             if mean.min() >= 0.0:  # a logarithmic axis has no room for a band down to 0
                 low = np.maximum(low, mean.min() / 10.0)
-        look, marker = named[label], "o" if len(shown) <= FEW_POINTS else ""
+        look, marker = looks[label], "o" if len(shown) <= FEW_POINTS else ""
         ax.plot(at, mean, label=label, marker=marker, markersize=2.6, **look)
         edges = np.flatnonzero(~np.isnan(low))[:: max(1, len(shown) // BAND_POINTS)]
         if len(edges) > 1:
@@ -87,19 +114,26 @@ def curves(
     last = max((float(np.max(np.asarray(line.get_xdata()))) for line in ax.lines), default=0.0)
     ax.set_xlim(0.0, last or 1.0)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=x == "round"))
-    name_lines(ax, named, names=names, legend=legend)
+    name_lines(ax, looks, how)
     return ax
 
 
-def name_lines(ax: Axes, looks: dict[str, style.Look], *, names: bool, legend: bool) -> None:
+def name_lines(ax: Axes, looks: dict[str, style.Look], how: Lines) -> None:
     """Name the lines in a legend, or at their ends."""
-    if legend:
+    if how["legend"]:
         ax.legend()
-    elif names:
+    elif how["names"]:
         style.end_labels(ax, looks)
 
 
-def arranged_lines(runs: pd.DataFrame, hue: str | Sequence[str] | None) -> pd.DataFrame:
+def titled(ax: Axes) -> Axes:
+    """A single line's name is the title."""
+    if len(ax.lines) == 1:
+        ax.set_title(str(ax.lines[0].get_label())[:26])
+    return ax
+
+
+def _arranged(runs: pd.DataFrame, hue: str | Sequence[str] | None) -> pd.DataFrame:
     """Arranged runs; of several conditions, each line's name holds its own."""
     runs = arrange(runs, hue=hue)
     where = runs["data"] + " " + runs["condition"]
@@ -107,23 +141,3 @@ def arranged_lines(runs: pd.DataFrame, hue: str | Sequence[str] | None) -> pd.Da
         return runs
     runs = runs.assign(label=runs["label"] + ", " + where)
     return runs.assign(shade=shades(runs, ["method"]))
-
-
-def of_lines(draw: Callable[P, Axes]) -> Callable[P, Axes]:
-    """Draw in our style; the signature, as ``help`` shows it, has the keywords of ``Lines``."""
-    styled, bare = style.styled(draw), signature(draw)
-    own = [each for each in bare.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-    of_all = [signature(curves).parameters[name] for name in Lines.__annotations__]
-    shown = bare.replace(parameters=[*own, *of_all])
-
-    @wraps(draw)
-    def drawing(*args: P.args, **kwargs: P.kwargs) -> Axes:
-        try:
-            given = shown.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise TypeError(f"{draw.__name__}() {error}") from None
-        check_runs(given["runs"])
-        return styled(*args, **kwargs)
-
-    drawing.__dict__["__signature__"] = shown
-    return drawing

@@ -12,7 +12,6 @@ hold below our style, whatever a ``matplotlibrc`` says. A wrong argument is a ``
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,8 +26,8 @@ from fednnnn_plugin.reporting import result_figures as results
 from fednnnn_plugin.reporting import scales, style
 from fednnnn_plugin.reporting import search_figures as searched
 from fednnnn_plugin.reporting import split_figures as splits
-from fednnnn_plugin.reporting.conditions import arrange, judged
-from fednnnn_plugin.reporting.curves import Lines, arranged_lines, curves, name_lines, of_lines
+from fednnnn_plugin.reporting.conditions import judged
+from fednnnn_plugin.reporting.curves import Lines, curves, name_lines, of_lines, titled
 from fednnnn_plugin.reporting.runs import SECONDS, layers
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
 
 STYLE, search, client_counts = style.STYLE, searched.search, class_counts.client_counts
 partition, client_sizes = splits.partition, splits.client_sizes
+client_quantiles, client_distribution = results.client_quantiles, results.client_distribution
+class_accuracy = results.class_accuracy
 # Accuracies of a record, by client and by class, and what an axis calls them.
 _OF_PARTS = {
     f"{of}_acc.{name}": f"accuracy of {what} (%)"
@@ -69,7 +70,7 @@ def accuracy(
     check_known("column", column, ("test_acc", "served_test_acc", *there))
     axis = partial(scales.accuracy_axis, scale=scale)
     label = _OF_PARTS.get(column, f"{judged(runs)} accuracy (%)")
-    return curves(runs, ax, column, label, axis, title=title, factor=100.0, **how)
+    return curves(runs, ax, column, label, axis, how, title=title, factor=100.0)
 
 
 @of_lines
@@ -81,27 +82,26 @@ def accuracy_by_seconds(
     **how: Unpack[Lines],
 ) -> Axes:
     """Accuracy in per cent by the time that training, aggregation and evaluation took."""
-    runs = arrange(runs, hue=how.get("hue"))
     elapsed = runs[SECONDS].sum(axis=1, min_count=1).groupby(runs["run"]).cumsum()
     units = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
     unit = next((u for u, size in units.items() if elapsed.max() >= 2.0 * size), "seconds")
     timed = runs.assign(**{unit: elapsed.where(elapsed > 0.0) / units[unit]})
     label = f"{judged(runs)} accuracy (%)"
     axis = partial(scales.accuracy_axis, scale=scale)
-    return curves(timed, ax, "test_acc", label, axis, factor=100.0, x=unit, **how)
+    return curves(timed, ax, "test_acc", label, axis, how, factor=100.0, x=unit)
 
 
 @of_lines
 def loss(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
     """The mean test loss by round: cross-entropy in nats, or the loss that a recipe names."""
-    return curves(runs, ax, "test_loss", f"{judged(runs)} loss", scales.log_axis, **how)
+    return curves(runs, ax, "test_loss", f"{judged(runs)} loss", scales.log_axis, how)
 
 
 @of_lines
 def metric(runs: pd.DataFrame, ax: Axes | None = None, *, name: str, **how: Unpack[Lines]) -> Axes:
     """A custom metric by round; ``name`` is its name in ``test_metrics``."""
     check_known("name", name, [str(each)[13:] for each in runs.filter(regex="^test_metrics\\.")])
-    return curves(runs, ax, f"test_metrics.{name}", name, scales.linear_axis, **how)
+    return curves(runs, ax, f"test_metrics.{name}", name, scales.linear_axis, how)
 
 
 @of_lines
@@ -122,7 +122,7 @@ def norms(
     if layer is not None:
         check_known("layer", layer, layers(runs))
     column = f"layers.{layer}.{norm}" if layer is not None else norm
-    return curves(runs, ax, column, "L2 norm", scales.log_axis, title=NORMS[norm], **how)
+    return curves(runs, ax, column, "L2 norm", scales.log_axis, how, title=NORMS[norm])
 
 
 @of_lines
@@ -140,7 +140,7 @@ def agreement(
     The dotted mark is √(Σ α² ‖Δ‖²)/E, as recorded. For records without it, and clients of equal
     weight, it is 1/√m, which is right if all updates have the same length.
     """
-    runs, ax = arrange(runs, hue=how.get("hue")), style.axes(ax)
+    ax, colors = style.axes(ax), style.looks(runs, how["palette"])
     if layer is not None:
         check_known("layer", layer, layers(runs))
     of = "" if layer is None else f"layers.{layer}."
@@ -148,11 +148,10 @@ def agreement(
     ratio = runs.assign(ratio=runs[f"{of}mean_update_norm"] / moved)
     unknown = pd.Series(math.nan, runs.index)  # a layer's is on no record
     ratio["mark"] = runs.get("orthogonal_norm" if layer is None else "", unknown) / moved
-    lines = arranged_lines(ratio, None)
-    colors = style.looks(lines, how.get("palette"))
-    curves(ratio, ax, "ratio", "N/E", scales.log_axis, **how | {"names": False, "legend": False})
+    unnamed: Lines = {**how, "names": False, "legend": False}
+    curves(ratio, ax, "ratio", "N/E", scales.log_axis, unnamed)
     marks = {"1: clients agree": 1.0} if ratio["ratio"].notna().any() else {}
-    recorded = lines.dropna(subset=["mark"])
+    recorded = ratio.dropna(subset=["mark"])
     names = [str(label) for label in recorded["label"].unique()]
     for label, line in recorded.groupby("label", sort=False):
         curve = line.groupby("round")["mark"].mean()
@@ -168,73 +167,14 @@ def agreement(
         ax.axhline(value, label=name, **style.REFERENCE_LOOK)
     scales.log_axis(ax)
     dotted = dict.fromkeys([*marks, "dotted: orthogonal"], style.REFERENCE_LOOK)
-    named = {"names": how.get("names", True), "legend": how.get("legend", False)}
-    name_lines(ax, colors | dotted, **named)
+    name_lines(ax, colors | dotted, how)
     return ax
 
 
 @of_lines
 def integrated_norm(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
     """The integrated norm by round: the sum of the norms of all server steps so far."""
-    return curves(
-        runs, ax, "integrated_norm", "sum of server steps (L2)", scales.linear_axis, **how
-    )
-
-
-@of_lines
-def client_quantiles(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
-    """Accuracy on the clients' own test parts by round, of runs with ``per_client``.
-
-    The line is the median of the clients; the band has 80 % of them, without the lowest and the
-    highest tenth. Over several seeds: the mean of the medians, the lowest and the highest of all.
-    """
-    runs = results.with_tenths(arrange(runs, hue=how.get("hue")))
-    low, middle, high = results.TENTHS
-    axis = partial(scales.linear_axis, highest=100.0)
-    return _titled(
-        curves(runs, ax, middle, "accuracy by client (%)", axis, band=(low, high), **how)
-    )
-
-
-@of_lines
-def client_distribution(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
-    """Accuracy on the clients' own test parts after the last round, of runs with ``per_client``.
-
-    From the worst client to the best, of all seeds together: at 10 % is the accuracy that a tenth
-    of the clients does not reach.
-    """
-    return _ends(runs, ax, results.draw_distribution, "accuracy by client (%)", **how)
-
-
-@of_lines
-def class_accuracy(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
-    """Accuracy by class after the last round, of runs with ``per_class``.
-
-    The rarest class, with the least ``weight`` in the clients' average, is the first; of several
-    seeds it is the mean over their rarest ones.
-    """
-    return _ends(runs, ax, results.draw_classes, "accuracy by class (%)", **how)
-
-
-def _ends(
-    runs: pd.DataFrame,
-    ax: Axes | None,
-    draw: Callable[[pd.DataFrame, Axes, dict[str, style.Look]], None],
-    y_label: str,
-    *,
-    hue: str | Sequence[str] | None = None,
-    names: bool = True,
-    legend: bool = False,
-    palette: style.Palette | None = None,
-) -> Axes:
-    """A line for each label, of what runs end with."""
-    runs, ax = arranged_lines(runs, hue), style.axes(ax)
-    named = style.looks(runs, palette)
-    draw(runs, ax, named)
-    ax.set_ylabel(y_label)
-    scales.linear_axis(ax, highest=100.0)
-    name_lines(ax, named, names=names, legend=legend)
-    return ax
+    return curves(runs, ax, "integrated_norm", "sum of server steps (L2)", scales.linear_axis, how)
 
 
 @of_lines
@@ -245,11 +185,4 @@ def client_spread(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Line
     """
     low, middle, high = ClientNorms._fields
     axis = scales.log_axis
-    return _titled(curves(runs, ax, middle, "client update (L2)", axis, band=(low, high), **how))
-
-
-def _titled(ax: Axes) -> Axes:
-    """A single line's name is the title."""
-    if len(ax.lines) == 1:
-        ax.set_title(str(ax.lines[0].get_label())[:26])
-    return ax
+    return titled(curves(runs, ax, middle, "client update (L2)", axis, how, band=(low, high)))
