@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from fednnnn_plugin.data.images import Pixels
+from fednnnn_plugin.data.images import Parts, Samples
 from fednnnn_plugin.data.sources import arriving, check_file, torchvision_datasets
 
 _MAX_BYTES = 200_000_000  # of the archive, and of each batch
@@ -26,7 +26,7 @@ class CifarFiles(NamedTuple):
             return cache_dir / self.folder
         return cache_dir / self.archive if (cache_dir / self.archive).is_file() else None
 
-    def read(self, source: Path) -> Pixels:
+    def read(self, source: Path) -> Parts:
         """Read what `source` found; an archive is unpacked where it lies, for later starts too."""
         if source.name != self.archive:
             return self._read_batches(source)
@@ -42,7 +42,7 @@ class CifarFiles(NamedTuple):
                 return self._read_batches(Path(place) / self.folder)
         return self._read_batches(source.parent / self.folder)
 
-    def _read_batches(self, folder: Path) -> Pixels:
+    def _read_batches(self, folder: Path) -> Parts:
         cifar = getattr(torchvision_datasets(), self.name)
         meta = (cifar.meta["filename"], cifar.meta["md5"])
         for name, md5 in (*cifar.train_list, *cifar.test_list, meta):
@@ -50,6 +50,6 @@ class CifarFiles(NamedTuple):
         parts = []
         for train in (True, False):
             part = cifar(str(folder.parent), train=train)
-            parts.append(torch.from_numpy(part.data.transpose(0, 3, 1, 2)).contiguous())
-            parts.append(torch.tensor(part.targets, dtype=torch.int64))
-        return Pixels(*parts)
+            images = torch.from_numpy(part.data.transpose(0, 3, 1, 2)).contiguous()
+            parts.append(Samples(images, torch.tensor(part.targets, dtype=torch.int64)))
+        return Parts(*parts)

@@ -107,7 +107,7 @@ def load_federated(spec: DataSpec, brought: UserData | None = None) -> Federated
     ``brought`` are a user's data, in the place of what the spec names. Data with a split of their
     own keep it.
     """
-    dataset, fingerprint = _load(spec, brought)
+    dataset = _load(spec, brought)
     if dataset.split.train:
         check_clients(len(dataset.split.train), spec.num_clients)
     elif spec.partition_method == NATURAL:
@@ -118,20 +118,17 @@ def load_federated(spec: DataSpec, brought: UserData | None = None) -> Federated
         )
     if spec.validation_fraction:
         dataset = hold_out(dataset, spec.validation_fraction, spec.seed)
-    pixels, split, held = dataset.pixels, dataset.split, tuple[Tensor, ...]()
-    clients = split.train or _dealt(pixels.train_labels, spec)
+    (train, test), split, held = dataset.parts, dataset.split, tuple[Tensor, ...]()
+    clients = split.train or _dealt(train.labels, spec)
     if spec.client_holdout and not split.test:
-        labels, share = pixels.train_labels, spec.client_holdout
-        clients, held = hold_out_of_each(labels, clients, share, spec.seed)
+        clients, held = hold_out_of_each(train.labels, clients, spec.client_holdout, spec.seed)
     return FederatedData(
-        pixels.train_images,
-        pixels.train_labels,
+        *train,
         clients,
-        pixels.test_images,
-        pixels.test_labels,
+        *test,
         len(dataset.class_names),
         dataset.class_names,
-        fingerprint,
+        dataset.fingerprint,
         dataset.normalisation,
         split.test,
         held,
@@ -166,7 +163,7 @@ def _dealt(labels: Tensor, spec: DataSpec) -> tuple[Tensor, ...]:
     return tuple(map(torch.from_numpy, client_indices))
 
 
-def _load(spec: DataSpec, brought: UserData | None) -> tuple[ImageDataset, Fingerprint]:
+def _load(spec: DataSpec, brought: UserData | None) -> ImageDataset:
     if is_own(spec.dataset):
         return load_own_data(brought or bring_data(spec), spec)
     named = find_dataset(spec.dataset)

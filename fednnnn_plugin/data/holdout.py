@@ -8,17 +8,18 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.data.class_split import apportion, places_of_classes
-from fednnnn_plugin.data.images import ImageDataset, Pixels, Split, are_classes
+from fednnnn_plugin.data.images import ImageDataset, Parts, Samples, Split, are_classes, packed
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
 
 
-def drawn_apart(pixels: Pixels, num_drawn: int, rng: np.random.Generator) -> Pixels:
-    """Draw that many of the training part to stand in the place of the test part.
+def drawn_apart(samples: Samples, num_drawn: int, rng: np.random.Generator) -> Parts:
+    """Draw so many of the samples to test on; the others are the training part.
 
     Of each class its share, rounded by largest remainder.
     """
-    return _parted(pixels, _drawn(pixels.train_labels, num_drawn, rng))
+    drawn = _drawn(samples.labels, num_drawn, rng)
+    return Parts(samples.at(~drawn), samples.at(drawn))
 
 
 def _drawn(labels: Tensor, num_drawn: int, rng: np.random.Generator) -> Tensor:
@@ -28,11 +29,6 @@ def _drawn(labels: Tensor, num_drawn: int, rng: np.random.Generator) -> Tensor:
     for places, quota in zip(places_of_classes(strata, len(quotas)), quotas, strict=True):
         drawn[rng.permutation(places)[:quota]] = True
     return drawn
-
-
-def _parted(pixels: Pixels, drawn: Tensor) -> Pixels:
-    images, labels = pixels[:2]
-    return Pixels(images[~drawn], labels[~drawn], images[drawn], labels[drawn])
 
 
 def hold_out_of_each(
@@ -62,11 +58,11 @@ def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
     of it; one of which all would be held out keeps its first, and what no client has is in neither
     part.
     """
-    pixels, clients = _had(dataset.pixels, dataset.split.train)
-    total = len(pixels.train_labels)
-    held = round(fraction * total)
+    clients: Sequence[Tensor] = dataset.split.train
+    train, clients = packed(dataset.parts.train, clients) if clients else (dataset.parts.train, ())
+    total = len(train.labels)
     rng = np.random.default_rng(derive_seed(seed, "validation"))
-    drawn = _drawn(pixels.train_labels, held, rng)
+    drawn = _drawn(train.labels, round(fraction * total), rng)
     for positions in clients:
         drawn[positions[0]] &= not drawn[positions].all()
     held = int(drawn.sum())
@@ -76,23 +72,12 @@ def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
             f"{fraction}: leaves {total - held} of {total} training samples to train on and {held}"
             " to validate on; both need at least one",
         )
+    parts = Parts(train.at(~drawn), train.at(drawn))
     split = Split(_those(~drawn, clients), _those(drawn, clients))
-    return replace(dataset, pixels=_parted(pixels, drawn), split=split)
+    return replace(dataset, parts=parts, split=split)
 
 
 def _those(kept: Tensor, clients: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return each client's positions among the samples that are kept."""
     places = kept.cumsum(0) - 1
     return tuple(places[positions[kept[positions]]] for positions in clients)
-
-
-def _had(pixels: Pixels, clients: Sequence[Tensor]) -> tuple[Pixels, Sequence[Tensor]]:
-    """Leave out the training samples that no client of a split has."""
-    had = torch.full((len(pixels.train_labels),), not clients)
-    for positions in clients:
-        had[positions] = True
-    if had.all():
-        return pixels, clients
-    images, labels = pixels[:2]
-    pixels = pixels._replace(train_images=images[had], train_labels=labels[had])
-    return pixels, _those(had, clients)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.data.images import Pixels
+from fednnnn_plugin.data.images import Parts, Samples
 from fednnnn_plugin.data.sources import check_file
 from fednnnn_plugin.errors import UserError, printable, reason
 
@@ -27,20 +27,16 @@ def missing_files(raw: Path, names: Sequence[str]) -> list[str]:
     return [n for n in names if not (raw / n).is_file() and not (raw / f"{n}.gz").is_file()]
 
 
-def read_pixels(raw: Path, names: Sequence[str], classes: int, max_bytes: int) -> Pixels:
+def read_parts(raw: Path, names: Sequence[str], classes: int, max_bytes: int) -> Parts:
     """Read the four files: 28 × 28 images, uint8 [n, 1, 28, 28], and labels, int64 [n].
 
     ``max_bytes`` bound a file, unpacked.
     """
-    parts = [
-        _part(raw, images, labels, classes, max_bytes) for images, labels in (names[:2], names[2:])
-    ]
-    return Pixels(*parts[0], *parts[1])
+    return Parts(*(_part(raw, part, classes, max_bytes) for part in (names[:2], names[2:])))
 
 
-def _part(
-    raw: Path, images_name: str, labels_name: str, classes: int, max_bytes: int
-) -> tuple[Tensor, Tensor]:
+def _part(raw: Path, names: Sequence[str], classes: int, max_bytes: int) -> Samples:
+    images_name, labels_name = names
     images = _read(raw / images_name, 3, max_bytes)
     labels = _read(raw / labels_name, 1, max_bytes).long()
     if images.shape[1:] != (28, 28) or not len(images) or len(labels) != len(images):
@@ -54,7 +50,7 @@ def _part(
         raise UserError(
             printable(raw / labels_name), f"label {int(labels.max())} is not 0 to {classes - 1}"
         )
-    return images[:, None], labels
+    return Samples(images[:, None], labels)
 
 
 def _read(path: Path, dimensions: int, max_bytes: int) -> Tensor:

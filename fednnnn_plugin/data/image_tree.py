@@ -9,7 +9,7 @@ import torch
 
 from fednnnn_plugin.data.cache import cached, files_digest
 from fednnnn_plugin.data.image_files import VERSION, decode
-from fednnnn_plugin.data.images import Pixels
+from fednnnn_plugin.data.images import Parts, Samples
 from fednnnn_plugin.errors import UserError, printable
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -22,15 +22,15 @@ _log = logging.getLogger(__name__)
 
 def read_tree(
     folder: Path, cache_dir: Path, where: str, image_size: tuple[int, int] | None = None
-) -> tuple[Pixels, tuple[str, ...]]:
+) -> tuple[Parts, tuple[str, ...]]:
     """Read the JPEG and PNG images of a tree; see `scan_tree`."""
     classes, listed = scan_tree(folder, where)
     files = [Path(path) for images in listed for path, _ in images]
     stamp = files_digest(f"{VERSION}\0{folder.resolve()}\0{image_size}", files)
     images = cached(cache_dir, stamp, len(files), lambda: decode(files, image_size))
     labels = torch.tensor([label for images in listed for _, label in images], dtype=torch.int64)
-    first = len(listed[0])
-    return Pixels(images[:first], labels[:first], images[first:], labels[first:]), classes
+    every, first = Samples(images, labels), len(listed[0])
+    return Parts(every.at(slice(first)), every.at(slice(first, None))), classes
 
 
 def scan_tree(folder: Path, where: str) -> tuple[tuple[str, ...], list[list[tuple[str, int]]]]:

@@ -1,25 +1,55 @@
 """A data set in memory: inputs, labels, and how images are normalised."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.fingerprint import tensors_digest
+from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
 
 IGNORED = -100  # a label of a sequence or an image that counts for nothing
 _IMAGES_AT_ONCE = 4_096
 
 
-class Pixels(NamedTuple):
+class Samples(NamedTuple):
     """Inputs, uint8 images [n, C, H, W] or what a user's function gives, and labels int64 [n]."""
 
-    train_images: Tensor
-    train_labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
+    inputs: Tensor
+    labels: Tensor
+
+    def at(self, rows: Tensor | slice) -> "Samples":
+        """Return the samples in these places, or where a mask is true."""
+        return Samples(self.inputs[rows], self.labels[rows])
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """Return the samples of all parts, one after another."""
+    return parts[0] if len(parts) == 1 else Samples(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def packed(samples: Samples, positions: Sequence[Tensor]) -> tuple[Samples, tuple[Tensor, ...]]:
+    """Leave out the samples in none of the positions; return these positions among the others."""
+    rows = torch.cat(tuple(positions)).unique()
+    if len(rows) == len(samples.labels):
+        return samples, tuple(positions)
+    return samples.at(rows), tuple(
+        torch.searchsorted(rows, part.contiguous()) for part in positions
+    )
+
+
+class Parts(NamedTuple):
+    """The samples to train on, and those to test on, which may be none."""
+
+    train: Samples
+    test: Samples
+
+    def digest(self) -> str:
+        """Return the digest of all samples."""
+        names = ("train_images", "train_labels", "test_images", "test_labels")
+        return tensors_digest(zip(names, (*self.train, *self.test), strict=True))
 
 
 class Split(NamedTuple):
@@ -37,9 +67,6 @@ class Split(NamedTuple):
         parts = [(str(client), held) for client, held in enumerate(self.train)]
         parts += [(f"test {client}", held) for client, held in enumerate(self.test)]
         return tensors_digest(parts)
-
-
-_DEALT = Split()
 
 
 def are_classes(labels: Tensor) -> bool:
@@ -69,16 +96,17 @@ class Normalisation:
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Inputs, labels, and the mean and standard deviation of each channel's uint8 values.
+    """Samples; of uint8 images the mean and standard deviation of each channel.
 
-    The split is that of data that come divided.
+    The split is that of data that come divided; the fingerprint is of what is the user's.
     """
 
-    pixels: Pixels
+    parts: Parts
     class_names: tuple[str, ...]
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    split: Split = _DEALT
+    split: Split = field(default_factory=Split)
+    fingerprint: Fingerprint = field(default_factory=dict)
 
     @property
     def normalisation(self) -> Normalisation | None:
@@ -92,22 +120,19 @@ class ImageDataset:
         return Normalisation((1 / std).float(), (mean / std).float())
 
 
-def normalised_by_training_part(
-    pixels: Pixels, class_names: tuple[str, ...], split: Split = _DEALT
-) -> ImageDataset:
-    """Return the data set with the mean and standard deviation of its uint8 training pixels.
+def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and standard deviation of each channel of uint8 images; none of others.
 
-    Inputs that are no uint8 images are used as they are. From exact integer sums, so that no
-    platform's order of summation shows. A channel that has one value everywhere gets the standard
-    deviation 1: it is then 0 when normalised.
+    From exact integer sums, so that no platform's order of summation shows. A channel that has one
+    value everywhere gets the standard deviation 1: it is then 0 when normalised.
     """
-    if pixels.train_images.dtype != torch.uint8:
-        return ImageDataset(pixels, class_names, split=split)
+    if images.dtype != torch.uint8:
+        return (), ()
     means, deviations, values = [], [], torch.arange(256)
-    for channel in pixels.train_images.unbind(1):
+    for channel in images.unbind(1):
         parts = channel.split(_IMAGES_AT_ONCE)
         counts = torch.stack([part.flatten().bincount(minlength=256) for part in parts]).sum(0)
         n, total, squares = (int(counts @ values**power) for power in range(3))
         means.append(total / n)
         deviations.append(math.sqrt((n * squares - total**2) / n**2) or 1.0)
-    return ImageDataset(pixels, class_names, tuple(means), tuple(deviations), split)
+    return tuple(means), tuple(deviations)

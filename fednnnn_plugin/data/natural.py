@@ -1,7 +1,6 @@
 """The division of a data set by its samples' owners: writers, hospitals, players of a role."""
 
 import logging
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fednnnn_plugin.data.class_split import places_of_classes
-from fednnnn_plugin.data.images import Pixels, Split
+from fednnnn_plugin.data.images import Parts, Samples, Split, joined, packed
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fingerprint import tensors_digest
@@ -47,11 +46,11 @@ def owner_names(value: object, where: str, count: int) -> Names:
     return array
 
 
-def owners_of(split: Split, pixels: Pixels) -> Owners | None:
+def owners_of(split: Split, parts: Parts) -> Owners | None:
     """Return the number of the client that has each sample; None where not each is of just one."""
-    counts = (len(pixels.train_labels), len(pixels.test_labels))
-    parts = []
-    for positions, count in zip(split, counts, strict=True):
+    found = []
+    for positions, samples in zip(split, parts, strict=True):
+        count = len(samples.labels)
         held = torch.cat(positions) if positions else torch.empty(0, dtype=torch.int64)
         if positions and not held.bincount(minlength=count).eq(1).all():
             return None
@@ -59,8 +58,8 @@ def owners_of(split: Split, pixels: Pixels) -> Owners | None:
         owners[held] = torch.arange(len(positions)).repeat_interleave(
             torch.tensor([len(part) for part in positions], dtype=torch.int64)
         )
-        parts.append(owners.numpy())
-    train, test = parts
+        found.append(owners.numpy())
+    train, test = found
     return Owners(train, test if split.test else None) if split.train else None
 
 
@@ -78,7 +77,7 @@ def are_owners(value: object) -> bool:
     return getattr(value, "ndim", 0) == 1 and getattr(value, "dtype", None) is not None
 
 
-def divide_by_owner(pixels: Pixels, owners: Owners, spec: DataSpec) -> tuple[Pixels, Split]:
+def divide_by_owner(parts: Parts, owners: Owners, spec: DataSpec) -> tuple[Parts, Split]:
     """Give each owner's samples to a client of its own; clients are in the order of their names.
 
     Where the specification asks for the natural division, owners of fewer than ``min_samples``
@@ -95,9 +94,9 @@ def divide_by_owner(pixels: Pixels, owners: Owners, spec: DataSpec) -> tuple[Pix
     Raises:
         UserError: the owners are too few.
     """
-    kept = len(pixels.test_labels) and spec.test_division is None
+    kept = len(parts.test.labels) and spec.test_division is None
     if not kept:
-        pixels, owners = _joined(pixels, owners)
+        parts, owners = _joined(parts, owners)
     names, owner_of, counts = np.unique(owners.train, return_inverse=True, return_counts=True)
     natural = spec.partition_method == NATURAL
     eligible = np.flatnonzero(counts >= (spec.min_samples if natural else 1))
@@ -115,29 +114,35 @@ def divide_by_owner(pixels: Pixels, owners: Owners, spec: DataSpec) -> tuple[Pix
     if natural:
         clients = _drawn(clients, spec, len(names))
     rows = _rows_by_owner(owner_of, len(names))
+    train, tests = [rows[owner] for owner in clients], tuple[Tensor, ...]()
     if kept:
-        return _with_own_test(pixels, owners, names, [rows[owner] for owner in clients], clients)
-    if len(testers):
-        tests = [rows[owner] for owner in testers]
-        return _taken(pixels, [rows[owner] for owner in clients], tests, own=False)
-    parts = [_parted(rows[owner], spec.test_fraction, rng) for owner in clients]
-    return _taken(pixels, [train for train, _ in parts], [test for _, test in parts], own=True)
+        test, tests = _own_test(parts.test, owners.test, names, clients)
+    elif len(testers):
+        test, _ = packed(parts.train, [rows[owner] for owner in testers])
+    else:
+        parted = [_parted(own, spec.test_fraction, rng) for own in train]
+        train = [left for left, _ in parted]
+        test, tests = packed(parts.train, [drawn for _, drawn in parted])
+    if not len(test.labels):
+        raise UserError(
+            "data_args.test_fraction", "leaves no sample to test on: no client has two samples"
+        )
+    samples, positions = packed(parts.train, train)
+    return Parts(samples, test), Split(positions, tests)
 
 
-def _joined(pixels: Pixels, owners: Owners) -> tuple[Pixels, Owners]:
+def _joined(parts: Parts, owners: Owners) -> tuple[Parts, Owners]:
     """Return all samples as the training part."""
-    if not len(pixels.test_labels):
-        return pixels, owners
+    if not len(parts.test.labels):
+        return parts, owners
     if owners.test is None:
         raise UserError(
             "data_args.test_division",
             "the data have a test part, of whose samples no owner is known",
             "leave it out, to test on that part",
         )
-    images = torch.cat((pixels.train_images, pixels.test_images))
-    labels = torch.cat((pixels.train_labels, pixels.test_labels))
-    whole = Pixels(images, labels, images[:0], labels[:0])
-    return whole, Owners(np.concatenate((owners.train, owners.test)))
+    whole = joined(parts)
+    return Parts(whole, whole.at(slice(0))), Owners(np.concatenate((owners.train, owners.test)))
 
 
 def _drawn(owners: NDArray[np.intp], spec: DataSpec, total: int) -> NDArray[np.intp]:
@@ -167,49 +172,19 @@ def _parted(rows: Tensor, fraction: float, rng: np.random.Generator) -> tuple[Te
     return rows[~drawn], rows[drawn]
 
 
-def _taken(
-    pixels: Pixels, train: Sequence[Tensor], test: Sequence[Tensor], *, own: bool
-) -> tuple[Pixels, Split]:
-    """Take both parts out of the training part; each of ``test`` is a client's, or nobody's."""
-    (train_rows, clients), (test_rows, tests) = (
-        (rows, _places(rows, parts))
-        for parts in (train, test)
-        for rows in [torch.cat(tuple(parts)).sort().values]
-    )
-    if not len(test_rows):
-        raise UserError(
-            "data_args.test_fraction", "leaves no sample to test on: no client has two samples"
-        )
-    images, labels = pixels[:2]
-    divided = Pixels(images[train_rows], labels[train_rows], images[test_rows], labels[test_rows])
-    return divided, Split(clients, tests if own else ())
+def _own_test(
+    test: Samples, owners: Names | None, names: Names, clients: NDArray[np.intp]
+) -> tuple[Samples, tuple[Tensor, ...]]:
+    """Return the test part without the samples of those who train on some, but are no clients.
 
-
-def _with_own_test(
-    pixels: Pixels,
-    owners: Owners,
-    names: Names,
-    train: Sequence[Tensor],
-    clients: NDArray[np.intp],
-) -> tuple[Pixels, Split]:
-    """Keep the test part, without the samples of owners who have training samples but no part."""
-    rows = torch.cat(tuple(train)).sort().values
-    images, labels = pixels[:2]
-    pixels = pixels._replace(train_images=images[rows], train_labels=labels[rows])
-    if owners.test is None:
-        return pixels, Split(_places(rows, train))
-    places = np.searchsorted(names, owners.test).clip(max=len(names) - 1)
-    owner_of = np.where(names[places] == owners.test, places, len(names))  # the last is of others
-    test = torch.from_numpy(np.flatnonzero(np.isin(owner_of, [*clients, len(names)])))
-    if not len(test):
+    And each client's positions in it, where one has any.
+    """
+    if owners is None:
+        return test, ()
+    places = np.searchsorted(names, owners).clip(max=len(names) - 1)
+    owner_of = np.where(names[places] == owners, places, len(names))  # the last is of others
+    rows = _rows_by_owner(owner_of, len(names) + 1)
+    test, (*held, _) = packed(test, [rows[owner] for owner in (*clients, len(names))])
+    if not len(test.labels):
         raise UserError("data_args.dataset", "none of its test samples is a client's, or nobody's")
-    images, labels = pixels[2:]
-    pixels = pixels._replace(test_images=images[test], test_labels=labels[test])
-    rows_of = _rows_by_owner(owner_of, len(names) + 1)
-    tests = [rows_of[client] for client in clients]
-    return pixels, Split(_places(rows, train), _places(test, tests) if any(map(len, tests)) else ())
-
-
-def _places(rows: Tensor, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return where each part's rows are among ``rows``, which ascend."""
-    return tuple(torch.searchsorted(rows, part) for part in parts)
+    return test, tuple(held) if any(map(len, held)) else ()

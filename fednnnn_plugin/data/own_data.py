@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.data.arrays import checked_inputs, kind_of
-from fednnnn_plugin.data.images import ImageDataset, Pixels, Split, normalised_by_training_part
+from fednnnn_plugin.data.images import (
+    ImageDataset,
+    Parts,
+    Samples,
+    Split,
+    channel_moments,
+    joined,
+)
 from fednnnn_plugin.data.labels import check_classes, checked_labels, count_classes
 from fednnnn_plugin.data.natural import (
     NATURAL,
@@ -28,7 +35,7 @@ from fednnnn_plugin.data.own_forms import (
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.data.tables import with_arrays
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.fingerprint import Fingerprint, code_digests, tensors_digest
+from fednnnn_plugin.fingerprint import Fingerprint, code_digests
 from fednnnn_plugin.seeds import generators_state, isolated_generators
 from fednnnn_plugin.user_code import call_code, check_arguments, find_code
 
@@ -50,11 +57,6 @@ class UserData(NamedTuple):
         return {"data": of_data, "split": {**self.drawn_by, f"{drawn}positions": positions}}
 
 
-class _Part(NamedTuple):
-    inputs: Tensor
-    labels: Tensor
-
-
 def bring_data(spec: DataSpec, given: object = None) -> UserData:
     """Return the data that were ``given``, or what a function returns for the spec's arguments.
 
@@ -73,7 +75,7 @@ def bring_data(spec: DataSpec, given: object = None) -> UserData:
     return UserData(returned, code_digests(found) if drew else {})
 
 
-def load_own_data(brought: UserData, spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+def load_own_data(brought: UserData, spec: DataSpec) -> ImageDataset:
     """Check the data that a user brought, for the spec's loss; see `checked_labels`.
 
     The data are inputs and labels to train on, then to test on. Inputs are images, uint8
@@ -86,39 +88,35 @@ def load_own_data(brought: UserData, spec: DataSpec) -> tuple[ImageDataset, Fing
     `divide_by_owner` follows the spec.
     """
     where = f"{DATA}: {printable(spec.dataset)}"
-    parts = take_apart(brought.value, where)
-    checked = _checked({**parts.train, **parts.test}, where, spec.loss)
+    given = take_apart(brought.value, where)
+    checked = _checked({**given.train, **given.test}, where, spec.loss)
     names = tuple(map(str, range(count_classes([part.labels for part in checked.values()], where))))
-    train = _joined([checked[name] for name in parts.train])
-    test = [checked[name] for name in parts.test if name in checked]
-    pixels = Pixels(*train, *_joined(test or [_Part(train.inputs[:0], train.labels[:0])]))
-    tensors = tensors_digest(pixels._asdict().items())
-    owners, split = _owners(parts.owners, where, pixels), Split()
-    if TRAIN not in parts.train:
-        tests = () if TEST in parts.test else _in_turn(map(checked.get, parts.test))
-        split = Split(_in_turn(map(checked.get, parts.train)), tests)
-    elif parts.positions is not None:
-        split = Split(client_positions(parts.positions, where, len(train.labels)))
+    train = joined([checked[name] for name in given.train])
+    test = [checked[name] for name in given.test if name in checked] or [train.at(slice(0))]
+    parts = Parts(train, joined(test))
+    tensors = parts.digest()
+    owners, split = _owners(given.owners, where, parts), Split()
+    if TRAIN not in given.train:
+        tests = () if TEST in given.test else _in_turn(map(checked.get, given.test))
+        split = Split(_in_turn(map(checked.get, given.train)), tests)
+    elif given.positions is not None:
+        split = Split(client_positions(given.positions, where, len(train.labels)))
     of_split = owners_digest(owners) if owners else split.digest() if split.train else None
     if spec.partition_method == NATURAL:  # the recipe chooses among them, and says so
-        owners = owners or owners_of(split, pixels)
+        owners = owners or owners_of(split, parts)
         of_split = None if owners else of_split
     if owners:
-        pixels, split = divide_by_owner(pixels, owners, spec)
+        parts, split = divide_by_owner(parts, owners, spec)
     fingerprint = brought.fingerprint(tensors, of_split)
-    return normalised_by_training_part(pixels, names, split), fingerprint
+    return ImageDataset(parts, names, *channel_moments(parts.train.inputs), split, fingerprint)
 
 
-def _joined(parts: Sequence[_Part]) -> _Part:
-    return parts[0] if len(parts) == 1 else _Part(*map(torch.cat, zip(*parts, strict=True)))
-
-
-def _owners(given: Sequence[object], where: str, pixels: Pixels) -> Owners | None:
+def _owners(given: Sequence[object], where: str, parts: Parts) -> Owners | None:
     """Check whose each sample is, where the data say it."""
-    of_parts = (("owners", pixels.train_labels), ("owners of the test", pixels.test_labels))
+    of_parts = zip(given, ("owners", "owners of the test"), parts, strict=False)
     found = [
-        owner_names(names, f"{where}: {what}", len(labels))
-        for names, (what, labels) in zip(given, of_parts, strict=False)
+        owner_names(names, f"{where}: {what}", len(samples.labels))
+        for names, what, samples in of_parts
     ]
     if len({names.dtype.kind == "U" for names in found}) > 1:
         kinds = ", and ".join(str(names.dtype) for names in found)
@@ -126,15 +124,15 @@ def _owners(given: Sequence[object], where: str, pixels: Pixels) -> Owners | Non
     return Owners(*found) if found else None
 
 
-def _in_turn(parts: Iterable[_Part | None]) -> tuple[Tensor, ...]:
+def _in_turn(parts: Iterable[Samples | None]) -> tuple[Tensor, ...]:
     """Return the positions of parts that are one after another."""
     counts = [0 if part is None else len(part.labels) for part in parts]
     return torch.arange(sum(counts)).split(counts)
 
 
-def _checked(pairs: Mapping[str, Pair | None], where: str, loss: str) -> dict[str, _Part]:
+def _checked(pairs: Mapping[str, Pair | None], where: str, loss: str) -> dict[str, Samples]:
     """Check each part that there is, and that all have inputs of one kind."""
-    checked: dict[str, _Part] = {}
+    checked: dict[str, Samples] = {}
     for name, pair in pairs.items():
         if pair is None:
             continue
@@ -146,7 +144,7 @@ def _checked(pairs: Mapping[str, Pair | None], where: str, loss: str) -> dict[st
     return checked
 
 
-def checked_part(pair: Pair, where: str, name: str = "", loss: str = "") -> _Part:
+def checked_part(pair: Pair, where: str, name: str = "", loss: str = "") -> Samples:
     """Check the inputs and labels of one part, and bring them to the CPU and to their dtypes."""
     inputs, labels = pair
     x = checked_inputs(inputs, f"{where}: {name}inputs")
@@ -155,4 +153,4 @@ def checked_part(pair: Pair, where: str, name: str = "", loss: str = "") -> _Par
         order = f"; the order is {FOUR}" if name == TRAIN else ""
         raise UserError(where, f"{name}labels: {len(y)}, for {len(x)} {name}inputs{order}")
     check_classes(y, x, f"{where}: {name}labels", loss)
-    return _Part(x, y)
+    return Samples(x, y)

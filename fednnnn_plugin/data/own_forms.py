@@ -25,7 +25,7 @@ Pair = tuple[Any, Any]
 TRAIN, TEST = "train_", "test_"
 
 
-class Parts(NamedTuple):
+class Given(NamedTuple):
     """A user's data, taken apart: pairs of inputs and labels, by what messages call them.
 
     Those to train on are all in one, or each client's. Those to test on too, where a client may
@@ -38,22 +38,22 @@ class Parts(NamedTuple):
     owners: Sequence[object] = ()  #: whose each sample is, of the training and of the test part
 
 
-def take_apart(given: object, where: str) -> Parts:
+def take_apart(given: object, where: str) -> Given:
     """Return the parts of data in any of the forms."""
     match given:
         case (x, y, owners) if are_owners(owners):
-            return Parts({TRAIN: (x, y)}, {}, owners=[owners])
+            return Given({TRAIN: (x, y)}, {}, owners=[owners])
         case (x, y, x_test, y_test, owners, *of_test) if are_owners(owners) and len(of_test) < 2:
-            return Parts({TRAIN: (x, y)}, {TEST: (x_test, y_test)}, owners=[owners, *of_test])
+            return Given({TRAIN: (x, y)}, {TEST: (x_test, y_test)}, owners=[owners, *of_test])
         case (x, y, x_test, y_test) | (x, y, x_test, y_test, None):
-            return Parts({TRAIN: (x, y)}, {TEST: (x_test, y_test)})
+            return Given({TRAIN: (x, y)}, {TEST: (x_test, y_test)})
         case (x, y, x_test, y_test, positions):
-            return Parts({TRAIN: (x, y)}, {TEST: (x_test, y_test)}, positions)
+            return Given({TRAIN: (x, y)}, {TEST: (x_test, y_test)}, positions)
         case (clients, test) if train := _pairs(clients, where, "client"):
             if pair := inputs_and_labels(test):
-                return Parts(train, {TEST: pair})
+                return Given(train, {TEST: pair})
             if len(members(test)) == len(train):
-                return Parts(train, _pairs(test, where, f"{TEST}client", all_have=False))
+                return Given(train, _pairs(test, where, f"{TEST}client", all_have=False))
     many = f" of {len(given)}" if isinstance(given, tuple | list) else ""
     raise UserError(where, f"a {printable(type(given).__name__)}{many}; {_FORMS}")
 

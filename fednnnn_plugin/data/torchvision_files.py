@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
+from fednnnn_plugin.data.images import ImageDataset, Parts, channel_moments
 from fednnnn_plugin.data.sets import named_dataset
 from fednnnn_plugin.data.sources import data_folder, download_missing
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError, did_you_mean, printable, shown
-from fednnnn_plugin.fingerprint import Fingerprint
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class TorchvisionFiles:
 
     name: str
     missing: Callable[[Path, str], list[str]]
-    read: Callable[[Path, str], tuple[Pixels, Sequence[str]]]
+    read: Callable[[Path, str], tuple[Parts, Sequence[str]]]
     splits: tuple[str, ...] = ()
     downloads: tuple[Mapping[str, object], ...] = ({},)
     moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None
@@ -42,7 +41,7 @@ class TorchvisionFiles:
             is_fedmls=is_fedmls,
         )(self._load)
 
-    def _load(self, spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+    def _load(self, spec: DataSpec) -> ImageDataset:
         split, folder = self._split(spec.arguments), spec.data_cache_dir
         with data_folder(folder):
             if spec.download:
@@ -56,10 +55,9 @@ class TorchvisionFiles:
                     f"{printable(folder)}: no {self.name} here: looked for {', '.join(missing)}",
                     f"set download: true, or put {self.or_put} there",
                 )
-            pixels, classes = self.read(folder, split)
-        if self.moments:
-            return ImageDataset(pixels, tuple(classes), *self.moments), {}
-        return normalised_by_training_part(pixels, tuple(classes)), {}
+            parts, classes = self.read(folder, split)
+        moments = self.moments or channel_moments(parts.train.inputs)
+        return ImageDataset(parts, tuple(classes), *moments)
 
     def _split(self, given: Mapping[str, object]) -> str:
         split = given.get("split", next(iter(self.splits), ""))

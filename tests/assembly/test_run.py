@@ -117,17 +117,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fp.Run]:
 
 def test_model_has_the_recorded_accuracy(runs: dict[str, fp.Run]) -> None:
     """On raw images, of either type; and on custom inputs, unchanged."""
-    model, pixels = fp.load_model(runs["digits"].folder), load_digits(0).pixels
-    before, given = pixels.test_images.clone(), NET(4)
+    model, pixels = fp.load_model(runs["digits"].folder), load_digits(0).parts
+    before, given = pixels.test.inputs.clone(), NET(4)
     weight = given.fc1.weight.clone()
     assert not model.training
-    for images in (pixels.test_images, pixels.test_images.float()):
-        found = accuracy(model, images, pixels.test_labels)
+    for images in (pixels.test.inputs, pixels.test.inputs.float()):
+        found = accuracy(model, images, pixels.test.labels)
         assert found == pytest.approx(runs["digits"].summary.final_test_acc)
     for model in (NET, given):
         found = accuracy(fp.load_model(runs["own"].folder, model), *TEST)
         assert found == pytest.approx(runs["own"].summary.final_test_acc)
-    assert torch.equal(pixels.test_images, before)
+    assert torch.equal(pixels.test.inputs, before)
     assert torch.equal(given.fc1.weight, weight)
 
 

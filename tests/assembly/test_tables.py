@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.data.images import Pixels
+from fednnnn_plugin.data.images import Parts
 from fednnnn_plugin.data.own_data import bring_data, load_own_data
 from fednnnn_plugin.data.spec import DataSpec
 
@@ -26,9 +26,8 @@ def table(inputs: Any, labels: Any) -> Any:
     return datasets.Dataset.from_dict({"label": labels.tolist(), "x": inputs.tolist()})
 
 
-def load(given: object) -> Pixels:
-    dataset, _ = load_own_data(bring_data(MINE, given), MINE)
-    return dataset.pixels
+def load(given: object) -> Parts:
+    return load_own_data(bring_data(MINE, given), MINE).parts
 
 
 def pictures(images: np.ndarray) -> Any:
@@ -63,8 +62,8 @@ def test_pictures_have_their_channels_first(shape: tuple[int, ...]) -> None:
     for given in (both, (both["train"], both["test"])):
         loaded = load(given)
         expected = images[:4, None] if len(shape) == 2 else images[:4].transpose(0, 3, 1, 2)
-        assert loaded.train_images.tolist() == expected.tolist()
-        assert loaded.test_labels.tolist() == [0, 1]
+        assert loaded.train.inputs.tolist() == expected.tolist()
+        assert loaded.test.labels.tolist() == [0, 1]
 
 
 def test_columns_are_arrays() -> None:
@@ -73,7 +72,7 @@ def test_columns_are_arrays() -> None:
         pytest.skip("of releases before 4.0 a column is a list")
     given = (one["x"], one["label"], one["x"], one["label"])
     loaded = load(given)
-    assert loaded.train_labels.tolist() == [0, 1, 2, 1]
+    assert loaded.train.labels.tolist() == [0, 1, 2, 1]
     named = table(torch.ones(2, 2), np.array(["a", "b"]))
     for given in ((named["x"], named["label"]) * 2, (named, named)):
         with pytest.raises(fp.UserError, match=r"train_labels: names, such as 'a': .*factorize"):

@@ -36,7 +36,7 @@ DIGITS = DataSpec(
 def load_images(dataset: str, folder: Path, *, download: bool = False) -> ImageDataset:
     """Load a data set of this name from a data folder."""
     spec = replace(DIGITS, dataset=dataset, data_cache_dir=folder, download=download)
-    return DATASETS[dataset].load(spec)[0]
+    return DATASETS[dataset].load(spec)
 
 
 def refusal(load: Callable[..., object], *arguments: object, **more: object) -> str:

@@ -37,20 +37,20 @@ def write_tree(folder: Path, suffix: str = "png", name: str = "CIFAR-10-images")
 def check_tiny_batches(folder: Path) -> None:
     """Load the images of ``tiny_batches``: image i of batch b is filled with 10 b + i."""
     dataset = load(folder)
-    pixels = dataset.pixels
+    pixels = dataset.parts
     assert dataset.class_names == CLASSES
-    assert pixels.train_images.shape == (20, 3, 32, 32)
-    assert pixels.train_images.is_contiguous()
+    assert pixels.train.inputs.shape == (20, 3, 32, 32)
+    assert pixels.train.inputs.is_contiguous()
     b, i = np.divmod(np.arange(20), 4)
-    assert pixels.train_images[:, 2, 31, 31].tolist() == (10 * b + i).tolist()
-    assert pixels.train_labels.tolist() == (b + i).tolist()
-    assert pixels.test_images[:, 0, 0, 0].tolist() == [50, 51, 52, 53]
-    assert pixels.test_labels.tolist() == [5, 6, 7, 8]
+    assert pixels.train.inputs[:, 2, 31, 31].tolist() == (10 * b + i).tolist()
+    assert pixels.train.labels.tolist() == (b + i).tolist()
+    assert pixels.test.inputs[:, 0, 0, 0].tolist() == [50, 51, 52, 53]
+    assert pixels.test.labels.tolist() == [5, 6, 7, 8]
 
 
 def test_cifar10_prefers_batches_then_their_archive(tmp_path: Path, tiny_archive: bytes) -> None:
     tree = write_tree(tmp_path)
-    assert len(load(tmp_path).pixels.test_labels) == 10
+    assert len(load(tmp_path).parts.test.labels) == 10
     (tmp_path / ARCHIVE).write_bytes(tiny_archive)
     check_tiny_batches(tmp_path)
     batches = tmp_path / "cifar-10-batches-py"  # unpacked, once
@@ -72,11 +72,11 @@ def test_cifar10_loads_a_tree_of_images(tmp_path: Path, suffix: str, tree: str) 
     place = write_tree(tmp_path, suffix, tree)
     (place / "train" / ".git").mkdir()
     (place / "train" / "cat" / "Thumbs.db").touch()
-    pixels = load(tmp_path).pixels
-    assert pixels.train_labels.tolist() == [c for c in range(10) for _ in range(2)]
-    assert pixels.test_labels.tolist() == list(range(10))
+    pixels = load(tmp_path).parts
+    assert pixels.train.labels.tolist() == [c for c in range(10) for _ in range(2)]
+    assert pixels.test.labels.tolist() == list(range(10))
     value = np.add.outer(20 * np.arange(10), [0, 5]).flatten()
-    found = pixels.train_images[:, :2, 16, 8].numpy()
+    found = pixels.train.inputs[:, :2, 16, 8].numpy()
     np.testing.assert_allclose(found, np.stack([value, 255 - value], 1), atol=3 * (suffix == "jpg"))
     assert is_present("cifar10", tmp_path)
     for part in ("train", "test"):

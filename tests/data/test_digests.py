@@ -110,5 +110,5 @@ def test_digests_of_partitions(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in PARTITIONS if name.startswith("digits")])
 def test_digests_of_partitions_of_digits(name: str) -> None:
-    labels = load_digits(int(name.split()[4])).pixels.train_labels
+    labels = load_digits(int(name.split()[4])).parts.train.labels
     assert digest_of_partition(labels, name) == PARTITIONS[name]

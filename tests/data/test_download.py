@@ -53,7 +53,7 @@ def mnist(server: Server, tiny_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def load(dataset: str, folder: Path) -> int:
-    return len(load_images(dataset, folder, download=True).pixels.train_labels)
+    return len(load_images(dataset, folder, download=True).parts.train.labels)
 
 
 def test_download_of_mnist_replaces_nothing(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednnnn_plugin.data.holdout import hold_out
-from fednnnn_plugin.data.images import ImageDataset, Pixels, Split
+from fednnnn_plugin.data.images import ImageDataset, Parts, Samples, Split
 from fednnnn_plugin.errors import UserError
 
 
@@ -17,15 +17,15 @@ def numbered(counts: list[int]) -> ImageDataset:
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     pixels = torch.arange(2 * len(labels), dtype=torch.uint8).reshape(-1, 1, 1, 1)
     train, test = pixels.split(len(labels))
-    return ImageDataset(Pixels(train, labels, test, labels), (*"abcdef",), (0.0,), (1.0,))
+    return ImageDataset(Parts(Samples(train, labels), Samples(test, labels)), (*"abcdef",))
 
 
 def test_holdout_worked_by_hand() -> None:
-    part = hold_out(numbered([8, 4, 12]), 0.25, seed=0).pixels
-    assert torch.bincount(part.test_labels).tolist() == [2, 1, 3]
-    assert torch.bincount(part.train_labels).tolist() == [6, 3, 9]
-    part = hold_out(numbered([5, 3]), 0.5, seed=0).pixels
-    assert torch.bincount(part.test_labels).tolist() == [3, 1]  # 2.5, 1.5: ties go to the first
+    part = hold_out(numbered([8, 4, 12]), 0.25, seed=0).parts
+    assert torch.bincount(part.test.labels).tolist() == [2, 1, 3]
+    assert torch.bincount(part.train.labels).tolist() == [6, 3, 9]
+    part = hold_out(numbered([5, 3]), 0.5, seed=0).parts
+    assert torch.bincount(part.test.labels).tolist() == [3, 1]  # 2.5, 1.5: ties go to the first
 
 
 @given(
@@ -42,12 +42,12 @@ def test_holdout_shares_no_image_and_leaves_some(
         with pytest.raises(UserError, match=rf"^data_args.validation_fraction: {fraction}: leaves"):
             hold_out(dataset, fraction, seed)
         return
-    part = hold_out(dataset, fraction, seed).pixels
-    train, held = part.train_images.flatten().tolist(), part.test_images.flatten().tolist()
+    part = hold_out(dataset, fraction, seed).parts
+    train, held = part.train.inputs.flatten().tolist(), part.test.inputs.flatten().tolist()
     assert sorted(train + held) == list(range(total))
     assert len(held) == round(total * fraction)
-    for images, labels in ((train, part.train_labels), (held, part.test_labels)):
-        assert torch.equal(dataset.pixels.train_labels[images], labels)
+    for images, labels in ((train, part.train.labels), (held, part.test.labels)):
+        assert torch.equal(dataset.parts.train.labels[images], labels)
 
 
 def test_holdout_leaves_each_client_its_own() -> None:
@@ -55,7 +55,7 @@ def test_holdout_leaves_each_client_its_own() -> None:
     odd, even = torch.arange(24)[1::2], torch.arange(24)[::2]
     for clients in ((odd, even), (odd, even[:3])):  # of some nobody has the rest
         dataset = hold_out(divided(clients), 0.25, 0)
-        images, held = (part.flatten().tolist() for part in dataset.pixels[::2])
+        images, held = (part.inputs.flatten().tolist() for part in dataset.parts)
         assert sorted([*images, *held]) == sorted(torch.cat(clients).tolist())
         assert len(held) == round(len(torch.cat(clients)) / 4)
         for before, left, test in zip(clients, *dataset.split, strict=True):

@@ -1,7 +1,7 @@
 """Data of a user's own: any shape, tensors or arrays, and one line for all that is wrong."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,9 +27,7 @@ def labels(n: int = 4) -> Tensor:
     return torch.arange(n) % 2
 
 
-def load(
-    given: object, seed: int = 0, loss: str = "cross_entropy"
-) -> tuple[ImageDataset, Mapping[str, Any]]:
+def load(given: object, seed: int = 0, loss: str = "cross_entropy") -> ImageDataset:
     """Load data, or what a function returns."""
     spec = replace(DIGITS, dataset="<object>:mine", loss=loss, seed=seed)
     return load_own_data(bring_data(spec, given), spec)
@@ -40,11 +38,11 @@ def test_own_data_of_uint8_is_normalised(form: Callable[[Tensor], object]) -> No
     train = images()
     train[:2] = 100
     parts = (train, labels().short(), images(2, 200), torch.tensor([0, 2]))
-    dataset, _ = load(tuple(map(form, parts)))
+    dataset = load(tuple(map(form, parts)))
     assert dataset.class_names == ("0", "1", "2")
-    assert dataset.pixels.train_labels.dtype == torch.int64
+    assert dataset.parts.train.labels.dtype == torch.int64
     assert dataset.mean == pytest.approx((50,))
-    normalised = dataset.normalisation(dataset.pixels.test_images)
+    normalised = dataset.normalisation(dataset.parts.test.inputs)
     assert normalised.dtype == torch.float32
     assert normalised[0, 0, 0, 0].item() == pytest.approx(3.0, rel=1e-5)  # (200 - 50) / 50
 
@@ -62,10 +60,10 @@ def test_own_data_of_uint8_is_normalised(form: Callable[[Tensor], object]) -> No
 def test_own_data_of_other_types_is_unchanged(
     inputs: Callable[[int], object], values: list[object], dtype: torch.dtype
 ) -> None:
-    dataset, _ = load((inputs(4), np.arange(4), inputs(2), np.arange(2, dtype="u2")))
-    tensor = dataset.pixels.test_images
+    dataset = load((inputs(4), np.arange(4), inputs(2), np.arange(2, dtype="u2")))
+    tensor = dataset.parts.test.inputs
     assert tensor.tolist() == values
-    assert tensor.dtype == dataset.pixels.train_images.dtype == dtype
+    assert tensor.dtype == dataset.parts.train.inputs.dtype == dtype
     assert dataset.normalisation is None
     assert len(dataset.class_names) == 4
 
@@ -143,9 +141,9 @@ def test_labels_of_a_table_say_what_to_do(column: Any, loss: str, remedy: str) -
 def test_labels_are_what_the_loss_takes(
     column: Any, loss: str, dtype: torch.dtype, classes: int
 ) -> None:
-    loaded, _ = load((X, column, X, column), loss=loss)
-    assert loaded.pixels.train_labels.dtype == dtype
-    assert loaded.pixels.train_labels.tolist() == np.asarray(column).tolist()
+    loaded = load((X, column, X, column), loss=loss)
+    assert loaded.parts.train.labels.dtype == dtype
+    assert loaded.parts.train.labels.tolist() == np.asarray(column).tolist()
     assert len(loaded.class_names) == classes
 
 
@@ -155,14 +153,14 @@ def test_own_data_that_is_drawn_follows_the_seed() -> None:
         return x, labels(), x, labels()
 
     one, again, other = (load(drawn, seed) for seed in (1, 1, 2))
-    parts = [dataset.pixels.train_images for dataset, _ in (one, again, other)]
+    parts = [dataset.parts.train.inputs for dataset in (one, again, other)]
     assert torch.equal(parts[0], parts[1])
     assert not torch.equal(parts[0], parts[2])
-    before, after = (fingerprint["data"] for _, fingerprint in (one, other))
+    before, after = (dataset.fingerprint["data"] for dataset in (one, other))
     assert before.keys() == {"code", "drawn_tensors"}
     assert before["code"] == after["code"]
     assert before["drawn_tensors"] != after["drawn_tensors"]
     whole = (images(), labels(), images(), labels(), [[0, 1], [2, 3]])
-    one, other = (load(lambda: whole, seed)[1] for seed in (1, 2))
+    one, other = (load(lambda: whole, seed).fingerprint for seed in (1, 2))
     assert one == other
     assert one.keys() == {"data", "split"}

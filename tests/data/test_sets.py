@@ -9,11 +9,10 @@ import pytest
 import torch
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
+from fednnnn_plugin.data.images import ImageDataset, Parts, Samples, channel_moments
 from fednnnn_plugin.data.sets import DATASETS, find_dataset, is_present, named_dataset
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fingerprint import Fingerprint
 
 from ..tiny import quick_run
 from .conftest import DIGITS, refusal
@@ -24,12 +23,12 @@ def stripes() -> Iterator[None]:
     """A data set as a file in ``data/sets/`` has it; image i is filled with ``factor`` i."""
 
     @named_dataset("stripes", has_files=lambda folder: (folder / "in").exists(), arguments=("by",))
-    def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+    def _load(spec: DataSpec) -> ImageDataset:
         values = torch.arange(60) * int(str(spec.arguments.get("by", 1)))
         images = values.to(torch.uint8)[:, None, None, None].expand(60, 1, 8, 8)
         labels = torch.arange(60) % 10
-        parts = Pixels(images[:40], labels[:40], images[40:], labels[40:])
-        return normalised_by_training_part(parts, tuple("abcdefghij")), {}
+        parts = Parts(Samples(images[:40], labels[:40]), Samples(images[40:], labels[40:]))
+        return ImageDataset(parts, tuple("abcdefghij"), *channel_moments(images[:40]))
 
     yield
     del DATASETS["stripes"]

@@ -35,8 +35,8 @@ def test_sets_of_mnists_format(name: str, tmp_path: Path) -> None:
         write_idx(raw / f"{part}-labels-idx1-ubyte.gz", np.arange(count))
     assert is_present(name, tmp_path)
     loaded = load_images(name, tmp_path)
-    assert loaded.pixels.train_images.shape == (6, 1, 28, 28)
-    assert loaded.pixels.test_labels.tolist() == [0, 1, 2, 3]
+    assert loaded.parts.train.inputs.shape == (6, 1, 28, 28)
+    assert loaded.parts.test.labels.tolist() == [0, 1, 2, 3]
     assert loaded.mean == (6.0,)
     assert len(loaded.class_names) == (47 if name == "EMNIST" else 10)
 
@@ -79,8 +79,8 @@ def cifar100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_cifar100_is_unpacked_and_checked(cifar100: Path) -> None:
     loaded = load_images("CIFAR100", cifar100)
-    assert loaded.pixels.train_labels.tolist() == [99, 98, 97, 96]
-    assert loaded.pixels.train_images[:, 2, 31, 31].tolist() == [0, 1, 2, 3]
+    assert loaded.parts.train.labels.tolist() == [99, 98, 97, 96]
+    assert loaded.parts.train.inputs[:, 2, 31, 31].tolist() == [0, 1, 2, 3]
     assert len(loaded.class_names) == 100
     unpacked = cifar100 / "cifar-100-python" / "train"
     unpacked.write_bytes(unpacked.read_bytes() + b"\0")  # a pickle that is not the official one
@@ -96,9 +96,9 @@ def test_svhn_numbers_its_zero_from_0(tmp_path: Path, monkeypatch: pytest.Monkey
         scipy.io.savemat(file, {"X": images, "y": np.array([[10], [1], [2]])[:count]})
         listed = [*of.split_list[split][:2], md5(file.read_bytes())]
         monkeypatch.setitem(of.split_list, split, listed)
-    loaded = load_images("SVHN", tmp_path).pixels
-    assert loaded.train_labels.tolist() == [0, 1, 2]
-    assert loaded.train_images[:, 2, 0, 1].tolist() == [0, 1, 2]
+    loaded = load_images("SVHN", tmp_path).parts
+    assert loaded.train.labels.tolist() == [0, 1, 2]
+    assert loaded.train.inputs[:, 2, 0, 1].tolist() == [0, 1, 2]
     (tmp_path / "test_32x32.mat").unlink()
     assert "looked for test_32x32.mat" in refusal(load_images, "SVHN", tmp_path)
 
@@ -110,7 +110,7 @@ def test_fashion_mnist_of_debian(tmp_path: Path) -> None:
     (tmp_path / "FashionMNIST").mkdir()
     (tmp_path / "FashionMNIST" / "raw").symlink_to(DEBIANS)
     loaded = load_images("FashionMNIST", tmp_path)
-    assert [len(part) for part in loaded.pixels] == [60_000, 60_000, 10_000, 10_000]
-    assert torch.bincount(loaded.pixels.train_labels).tolist() == [6_000] * 10
+    assert [len(part.inputs) for part in loaded.parts] == [60_000, 10_000]
+    assert torch.bincount(loaded.parts.train.labels).tolist() == [6_000] * 10
     assert (loaded.mean[0] / 255, loaded.std[0] / 255) == pytest.approx((0.2860, 0.3530), abs=5e-5)
     assert loaded.class_names[9] == "Ankle boot"

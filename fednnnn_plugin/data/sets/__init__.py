@@ -11,11 +11,9 @@ from pkgutil import iter_modules
 
 from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.fingerprint import Fingerprint
 from fednnnn_plugin.user_code import HUB
 
-#: Loads the data set of a spec, with the fingerprint of what in it is the user's.
-Load = Callable[[DataSpec], tuple[ImageDataset, Fingerprint]]
+Load = Callable[[DataSpec], ImageDataset]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fednnnn_plugin.data.cifar_files import CifarFiles
 from fednnnn_plugin.data.image_tree import read_tree
-from fednnnn_plugin.data.images import Pixels
+from fednnnn_plugin.data.images import Parts
 from fednnnn_plugin.data.torchvision_files import TorchvisionFiles
 from fednnnn_plugin.errors import UserError, printable
 
@@ -41,20 +41,20 @@ def _missing(cache_dir: Path, _: str) -> list[str]:
     return [] if _source(cache_dir) else looked_for
 
 
-def _read(cache_dir: Path, _: str) -> tuple[Pixels, Sequence[str]]:
+def _read(cache_dir: Path, _: str) -> tuple[Parts, Sequence[str]]:
     source = _source(cache_dir)
     assert source is not None
     if source.name not in _TREES:
         return _FILES.read(source), CLASSES
-    pixels, classes = read_tree(source, cache_dir, where=printable(source))
-    shape = list(pixels.train_images.shape[1:])
+    parts, classes = read_tree(source, cache_dir, where=printable(source))
+    shape = list(parts.train.inputs.shape[1:])
     if classes != CLASSES or shape != [3, 32, 32]:
         raise UserError(
             printable(source),
             f"images of {shape} in {printable(', '.join(classes))}",
             f"must be of [3, 32, 32] in {', '.join(CLASSES)}",
         )
-    return pixels, CLASSES
+    return parts, CLASSES
 
 
 TorchvisionFiles("CIFAR10", _missing, _read, moments=_MOMENTS, or_put="one of them").register(

@@ -10,31 +10,28 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fednnnn_plugin.data.holdout import drawn_apart
-from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
+from fednnnn_plugin.data.images import ImageDataset, Samples, channel_moments
 from fednnnn_plugin.data.sets import named_dataset
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.fingerprint import Fingerprint
 from fednnnn_plugin.seeds import derive_seed
 
 
 @named_dataset("digits")
-def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
-    return load_digits(spec.seed), {}
+def _load(spec: DataSpec) -> ImageDataset:
+    return load_digits(spec.seed)
 
 
 def load_digits(seed: int) -> ImageDataset:
     """Split the digits by seed into 1,437 training and 360 test images."""
-    images, labels = _digits()
     rng = np.random.default_rng(derive_seed(seed, "digits split"))
-    pixels = drawn_apart(Pixels(images, labels, images, labels), 360, rng)
-    return normalised_by_training_part(pixels, tuple("0123456789"))
+    parts = drawn_apart(_digits(), 360, rng)
+    return ImageDataset(parts, tuple("0123456789"), *channel_moments(parts.train.inputs))
 
 
 @cache  # a table of text, which a sweep would read for each run
-def _digits() -> tuple[Tensor, Tensor]:
+def _digits() -> Samples:
     file = Path(__file__).with_name("digits.csv.gz")
     table = torch.from_numpy(np.loadtxt(file, np.uint8, delimiter=","))
-    return table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].long()
+    return Samples(table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].long())

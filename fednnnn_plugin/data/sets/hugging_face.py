@@ -13,7 +13,7 @@ from fednnnn_plugin.data.cache import cached
 from fednnnn_plugin.data.divided import divided_dataset
 from fednnnn_plugin.data.hub_files import read_tables
 from fednnnn_plugin.data.image_files import VERSION, Encoded, decode
-from fednnnn_plugin.data.images import ImageDataset, Pixels
+from fednnnn_plugin.data.images import ImageDataset, Parts
 from fednnnn_plugin.data.labels import count_classes
 from fednnnn_plugin.data.natural import NATURAL, Owners, owner_names
 from fednnnn_plugin.data.own_data import checked_part
@@ -21,13 +21,12 @@ from fednnnn_plugin.data.sets import HUB_NAME, named_dataset
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.data.tables import LABELS, column_values, named_column, owner_column
 from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.fingerprint import Fingerprint
 
 _ARGUMENTS = ("input_column", "label_column", "revision", "subset", "split", "test_split")
 
 
 @named_dataset(HUB_NAME, arguments=_ARGUMENTS)
-def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+def _load(spec: DataSpec) -> ImageDataset:
     """Read the splits of a table: images, or numbers such as tokens, and their classes."""
     where = f"data_args.dataset: {printable(spec.dataset)}"
     for key, value in spec.arguments.items():
@@ -44,9 +43,8 @@ def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
         for part, x, y in zip(("train: ", "test: "), inputs, labels, strict=False)
     ]
     names = names or tuple(map(str, range(count_classes([part.labels for part in parts], where))))
-    x, y = parts[0]
-    pixels = Pixels(x, y, *(parts[1] if test is not None else (x[:0], y[:0])))
-    return divided_dataset(pixels, names, _owners(tables, spec, where), spec)
+    both = Parts(parts[0], parts[-1] if len(parts) > 1 else parts[0].at(slice(0)))
+    return divided_dataset(both, names, _owners(tables, spec, where), spec)
 
 
 def _columns(

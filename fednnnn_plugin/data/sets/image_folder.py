@@ -6,11 +6,10 @@ from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.sets import named_dataset
 from fednnnn_plugin.data.sources import users_folder
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.fingerprint import Fingerprint
 
 
 @named_dataset("image_folder")
-def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+def _load(spec: DataSpec) -> ImageDataset:
     with users_folder(spec.data_dir) as (folder, where):
-        pixels, classes = read_tree(folder, spec.data_cache_dir, where, spec.image_size)
-    return divided_dataset(pixels, classes, None, spec, "image folder split")
+        parts, classes = read_tree(folder, spec.data_cache_dir, where, spec.image_size)
+    return divided_dataset(parts, classes, None, spec, "image folder split")

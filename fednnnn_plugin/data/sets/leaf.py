@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.data.divided import divided_dataset
-from fednnnn_plugin.data.images import ImageDataset, Pixels
+from fednnnn_plugin.data.images import ImageDataset, Parts
 from fednnnn_plugin.data.labels import count_classes
 from fednnnn_plugin.data.leaf_files import read_leaf
 from fednnnn_plugin.data.leaf_samples import (
@@ -28,11 +28,10 @@ from fednnnn_plugin.data.sets import named_dataset
 from fednnnn_plugin.data.sources import users_folder
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fingerprint import Fingerprint
 
 
 @named_dataset("leaf", arguments=("input_column",))
-def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+def _load(spec: DataSpec) -> ImageDataset:
     """Read the files; a sample is numbers, pixels, the name of an image file, or a text."""
     with users_folder(spec.data_dir) as (folder, where):
         train, test = read_leaf(folder, where)
@@ -42,12 +41,12 @@ def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
         inputs, labels, names = _tensors(
             train.inputs + test.inputs, train.labels + test.labels, folder, where, spec
         )
-    inputs, labels = checked_part((inputs, labels), where, loss=spec.loss)
-    names = names or tuple(map(str, range(count_classes([labels], where))))
-    pixels = Pixels(inputs[:first], labels[:first], inputs[first:], labels[first:])
+    samples = checked_part((inputs, labels), where, loss=spec.loss)
+    names = names or tuple(map(str, range(count_classes([samples.labels], where))))
+    parts = Parts(samples.at(slice(first)), samples.at(slice(first, None)))
     users = np.asarray(train.users + test.users)
     owners = Owners(users[:first], users[first:])
-    return divided_dataset(pixels, names, owners, spec)
+    return divided_dataset(parts, names, owners, spec)
 
 
 def _tensors(

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from fednnnn_plugin.data.cifar_files import CifarFiles
-from fednnnn_plugin.data.idx_files import idx_names, missing_files, read_pixels
-from fednnnn_plugin.data.images import Pixels
+from fednnnn_plugin.data.idx_files import idx_names, missing_files, read_parts
+from fednnnn_plugin.data.images import Parts, Samples
 from fednnnn_plugin.data.sources import check_file, torchvision_datasets
 from fednnnn_plugin.data.torchvision_files import TorchvisionFiles
 
@@ -29,13 +29,13 @@ def _idx(name: str, splits: tuple[str, ...] = (), **more: Any) -> TorchvisionFil
         raw = f"{name}/raw"
         return [f"{raw}/{file}" for file in missing_files(folder / raw, names(split))]
 
-    def read(folder: Path, split: str) -> tuple[Pixels, Sequence[str]]:
+    def read(folder: Path, split: str) -> tuple[Parts, Sequence[str]]:
         of = getattr(torchvision_datasets(), name)
         classes = of.classes_split_dict[split] if split else of.classes
         if name == "MNIST":
             classes = _DIGITS
-        pixels = read_pixels(folder / name / "raw", names(split), len(classes), _IDX_BYTES)
-        return pixels, classes
+        parts = read_parts(folder / name / "raw", names(split), len(classes), _IDX_BYTES)
+        return parts, classes
 
     return TorchvisionFiles(name, missing, read, splits, **more)
 
@@ -44,7 +44,7 @@ def _missing_cifar100(folder: Path, _: str) -> list[str]:
     return [] if _CIFAR100.source(folder) else [f"{_CIFAR100.folder}/", _CIFAR100.archive]
 
 
-def _read_cifar100(folder: Path, _: str) -> tuple[Pixels, Sequence[str]]:
+def _read_cifar100(folder: Path, _: str) -> tuple[Parts, Sequence[str]]:
     source = _CIFAR100.source(folder)
     assert source is not None
     return _CIFAR100.read(source), [*map(str, range(100))]
@@ -54,13 +54,14 @@ def _missing_svhn(folder: Path, _: str) -> list[str]:
     return [name for name in _SVHN if not (folder / name).is_file()]
 
 
-def _read_svhn(folder: Path, _: str) -> tuple[Pixels, Sequence[str]]:
+def _read_svhn(folder: Path, _: str) -> tuple[Parts, Sequence[str]]:
     svhn, parts = torchvision_datasets().SVHN, []
     for split in ("train", "test"):
         check_file(folder / svhn.split_list[split][1], _SVHN_BYTES, svhn.split_list[split][2])
         part = svhn(str(folder), split=split)
-        parts += [torch.from_numpy(part.data).contiguous(), torch.from_numpy(part.labels)]
-    return Pixels(*parts), _DIGITS
+        images = torch.from_numpy(part.data).contiguous()
+        parts.append(Samples(images, torch.from_numpy(part.labels)))
+    return Parts(*parts), _DIGITS
 
 
 _idx("MNIST", moments=_MNIST_MOMENTS).register("mnist", is_fedmls=True)
