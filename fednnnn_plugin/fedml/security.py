@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from fedml.core.security.fedml_attacker import FedMLAttacker
 from fedml.core.security.fedml_defender import FedMLDefender
@@ -219,24 +218,11 @@ def before_aggregation(
             f"{chosen}: FedML 0.9.6 fails on these clients' models: {reason(error)}"
         ) from error
 
-    result: list[ClientModel] = []
-    positions = []
-    for (samples, model), origin in zip(kept, _origins(given, kept), strict=True):
-        client = places[origin]
-        result.append((samples, {**models[client], **model}))
-        positions.append(client)
-    return result, positions
-
-
-def _origins(given: Sequence[ClientModel], kept: Sequence[ClientModel]) -> list[int]:
-    """Return which of the given models each kept one was."""
-    if len(kept) == len(given):  # changed, it may be, but all there and in their order
-        return list(range(len(given)))
-    origins: list[int] = []
-    for _, model in kept:
-        rest = (k for k in range(len(given)) if k not in origins)
-        origins.append(next(k for k in rest if _equal(given[k][1], model)))
-    return origins
+    if len(kept) != len(given):  # else changed, it may be, but all there and in their order
+        origins = {id(model): place for place, (_, model) in zip(places, given, strict=True)}
+        places = [origins[id(model)] for _, model in kept]
+    pairs = zip(places, kept, strict=True)
+    return [(samples, {**models[k], **model}) for k, (samples, model) in pairs], places
 
 
 def _floats(state: State, served: State) -> OrderedDict[str, Tensor]:
@@ -251,10 +237,6 @@ def _floats(state: State, served: State) -> OrderedDict[str, Tensor]:
 def is_finite(state: State) -> bool:
     """Say whether no entry of a model is infinite or NaN."""
     return all(bool(tensor.isfinite().all()) for tensor in state.values())
-
-
-def _equal(one: State, other: State) -> bool:
-    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def is_changing() -> bool:

@@ -15,8 +15,8 @@ from fednnnn_plugin.fedml.settings import COUNTS, continue_from_state, server_re
 from fednnnn_plugin.fedml.silos import check_silos, read_addresses
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.run_folder.server_records import check_records
-from fednnnn_plugin.run_folder.server_state import place_to_write
+from fednnnn_plugin.run_folder.server_records import records_file
+from fednnnn_plugin.run_folder.server_state import file_to_write
 
 T = TypeVar("T")
 
@@ -52,8 +52,8 @@ def check_server(path: Path) -> str:
         files = tried(ServerFiles, tracking, only_check=True)
         if files is not None:
             tried(files.read, done, recipe.rule.name)
-        tried(check_records, tracking.metrics_path, done, "start_round")
-        tried(place_to_write, "prometheus_path", tracking.prometheus_path)
+        tried(records_file, tracking.metrics_path, done, "start_round", only_check=True)
+        tried(file_to_write, "prometheus_path", tracking.prometheus_path, only_check=True)
     if problems or recipe is None:
         raise UserErrors(problems)
     return _line(recipe)

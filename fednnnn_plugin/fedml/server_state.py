@@ -10,7 +10,6 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.run_folder.server_state import (
     file_to_write,
-    place_to_write,
     read_state,
     write_state,
     write_tensors,
@@ -29,12 +28,12 @@ class ServerFiles:
     """
 
     def __init__(self, tracking: TrackingArgs, *, only_check: bool = False) -> None:
-        place = place_to_write if only_check else file_to_write
-        self.state_path = place("server_state_path", tracking.server_state_path)
-        self._model_path = place("save_path", tracking.save_path)
+        state, model = tracking.server_state_path, tracking.save_path
+        self.state_path = file_to_write("server_state_path", state, only_check=only_check)
+        self._model_path = file_to_write("save_path", model, only_check=only_check)
         self._kept = tracking.keep_states if self.state_path is not None else 0
         if self._model_path is not None and self._model_path == self.state_path:
-            raise UserError("save_path", f"{tracking.save_path}: is the server_state_path too")
+            raise UserError("save_path", f"{model}: is the server_state_path too")
 
     def write_state(self, tensors: Mapping[str, Tensor], done: int, method: str) -> None:
         """Write the state, atomically: before the model, as the round is lost without it."""

@@ -15,7 +15,7 @@ from fednnnn_plugin.reading import read_mapping, write_yaml
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.run_folder.records import Evaluation, MetricsFile, round_record
 from fednnnn_plugin.run_folder.results import ClientResult, Results, ResultTables
-from fednnnn_plugin.run_folder.server_state import file_to_write, place_to_write
+from fednnnn_plugin.run_folder.server_state import file_to_write
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update
@@ -48,28 +48,22 @@ class ServerRecords:
     def __init__(
         self, folder: str | Path | None, done: int, told_by: str, settings: Mapping[str, Any]
     ) -> None:
-        name = None if folder is None else f"{folder}/metrics.jsonl"
-        path = file_to_write("metrics_path", name)
-        self._file = None if path is None else MetricsFile(path)
-        self._tables = None if path is None else ResultTables(path.parent)
+        self._file = records_file(folder, done, told_by)
+        self._tables: ResultTables | None = None
         self._integrated = 0.0
         self._last: RoundRecord | None = None
         self._marks = [time.monotonic()] * 3
-        if self._file is not None:
-            self._go_on(self._file, done, told_by, settings)
-
-    def _go_on(
-        self, file: MetricsFile, done: int, told_by: str, settings: Mapping[str, Any]
-    ) -> None:
-        where = _refuse_other_rounds(file, done, told_by)
+        if self._file is None:
+            return
         if done:
-            self._integrated, _ = file.until(done)
-        file.cut(done)
-        if self._tables is not None:
-            self._tables.cut(done)
-        recipe = RunFolder(file.path.parent).recipe
+            self._integrated, _ = self._file.until(done)
+        self._file.cut(done)
+        home = self._file.path.parent
+        self._tables = ResultTables(home)
+        self._tables.cut(done)
+        recipe = RunFolder(home).recipe
         if done and recipe.exists():
-            _warn_of_changes(where, read_mapping(recipe, "recipe"), settings, done)
+            _warn_of_changes(home, read_mapping(recipe, "recipe"), settings, done)
         write_atomically(recipe, write_yaml(settings).encode())
 
     def clients_came(self) -> None:
@@ -131,27 +125,30 @@ class ServerRecords:
         self._marks[0] = ended
 
 
-def check_records(folder: str | Path | None, done: int, told_by: str) -> None:
-    """Refuse what :class:`ServerRecords` would refuse, without writing anything."""
+def records_file(
+    folder: str | Path | None, done: int, told_by: str, *, only_check: bool = False
+) -> MetricsFile | None:
+    """Return the file of a folder's records, or refuse one of another number of rounds.
+
+    To ``only_check`` writes nothing.
+    """
     name = None if folder is None else f"{folder}/metrics.jsonl"
-    if (path := place_to_write("metrics_path", name)) is not None:
-        _refuse_other_rounds(MetricsFile(path), done, told_by)
-
-
-def _refuse_other_rounds(file: MetricsFile, done: int, told_by: str) -> str:
-    """Refuse a folder of another number of rounds; return how messages name it."""
+    path = file_to_write("metrics_path", name, only_check=only_check)
+    if path is None:
+        return None
+    file = MetricsFile(path)
     recorded = file.rounds()
-    where = f"metrics_path: {printable(file.path.parent)}"
-    there = f"{where}: has records of {recorded} rounds, {told_by} says {done}"
+    there = f"metrics_path: {printable(path.parent)}: has records of {recorded} rounds"
+    there += f", {told_by} says {done}"
     if recorded < done:
         raise UserError(there, allowed="must be the folder of the rounds before")
     if recorded and not done:
         raise UserError(there, f"continue them by {told_by}, or name another folder")
-    return where
+    return file
 
 
 def _warn_of_changes(
-    where: str, before: Mapping[str, Any], now: Mapping[str, Any], done: int
+    folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], done: int
 ) -> None:
     """Say which settings the earlier rounds had otherwise: a folder has one ``recipe.yaml``."""
     for section, values in now.items():
@@ -160,6 +157,7 @@ def _warn_of_changes(
             stored = old.get(key) if isinstance(old, dict) else None
             if key not in _OF_A_START and stored != value:
                 _log.warning(
-                    "%s: %s: %s, but %s up to round %d: reports show the new value for all rounds",
-                    *(where, key, shown(value), shown(stored), done),
+                    "metrics_path: %s: %s: %s, but %s up to round %d: reports show the new value "
+                    "for all rounds",
+                    *(printable(folder), key, shown(value), shown(stored), done),
                 )

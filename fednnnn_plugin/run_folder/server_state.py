@@ -18,37 +18,29 @@ from fednnnn_plugin.tensor_files import read_tensors
 _STANDING, _DIGEST = "standing", "digest"
 
 
-def file_to_write(key: str, text: str | Path | None) -> Path | None:
-    """Return where a file can be written, in a folder that is there from now on."""
+def file_to_write(key: str, text: str | Path | None, *, only_check: bool = False) -> Path | None:
+    """Return where a file can be written, in a folder that is there from now on.
+
+    To ``only_check`` writes nothing, and finds what can be found so.
+    """
     if text is None:
         return None
     path, where = Path(text).expanduser().resolve(), f"{key}: {printable(text)}"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
             raise UserError(where, "is no regular file", "must be one, or not be there")
+        if only_check:
+            above = next(folder for folder in path.parents if folder.exists())
+            if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+                kind = "is not writable" if above.is_dir() else "is no folder"
+                raise UserError(where, f"cannot be written: {printable(above)} {kind}")
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
         # Of the length of the temporary file's name that the file is written under.
         with NamedTemporaryFile(prefix=f".{path.name}", suffix=".try", dir=path.parent):
             return path
     except OSError as error:
         raise UserError(where, f"cannot be written: {error.strerror}") from None
-
-
-def place_to_write(key: str, text: str | Path | None) -> Path | None:
-    """Return where a file can be written, as far as it can be told without writing anything."""
-    if text is None:
-        return None
-    path, where = Path(text).expanduser().resolve(), f"{key}: {printable(text)}"
-    try:
-        if path.exists() and not path.is_file():
-            raise UserError(where, "is no regular file", "must be one, or not be there")
-        above = next(folder for folder in path.parents if folder.exists())
-    except OSError as error:
-        raise UserError(where, f"cannot be written: {error.strerror}") from None
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        kind = "is not writable" if above.is_dir() else "is no folder"
-        raise UserError(where, f"cannot be written: {printable(above)} {kind}")
-    return path
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -118,17 +118,18 @@ def play(server: fp.FedNNNNAggregator, clients: list[Any]) -> tuple[State, list[
     return served, places
 
 
-def line() -> nn.Module:
-    """A model of one parameter, ``weight``: two zeros."""
-    model = nn.Linear(2, 1, bias=False)
+def line(outputs: int = 1) -> nn.Module:
+    """A model of one parameter, ``weight``: two zeros, or more of them for more outputs."""
+    model = nn.Linear(2, outputs, bias=False)
     nn.init.zeros_(model.weight)
     return model
 
 
 def moved(server: fp.FedNNNNAggregator, *updates: tuple[float, float]) -> list[Client]:
-    """Clients of a :func:`line` that moved so from what is served."""
+    """Clients of a :func:`line` that moved so from what is served; further outputs stay."""
     w_t = server.get_model_params()["weight"]
-    return [(1, OrderedDict(weight=w_t + torch.tensor([update]))) for update in updates]
+    first = torch.eye(len(w_t), 1)
+    return [(1, OrderedDict(weight=w_t + first * torch.tensor([update]))) for update in updates]
 
 
 def net() -> nn.Module:

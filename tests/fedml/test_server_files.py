@@ -17,7 +17,7 @@ from fednnnn_plugin.server.rules import RULES
 
 from .rounds import CPU, TWO, clients, line, moved, net, play, refused, silo
 
-#: A batch whose labels a model of one output always has right.
+#: A batch whose labels a :func:`line` has right that moves up.
 DATA = [(torch.ones(4, 2), torch.zeros(4, dtype=torch.int64))]
 
 
@@ -42,7 +42,7 @@ def test_rounds_are_said_and_kept_by_hand(own_folder, caplog) -> None:
     """Of (3, 4), (0, 1), (8, 6) clipped to 5 and one not finite: S = (7, 8) / 3, E = 11 / 3."""
     caplog.set_level(logging.INFO, "fednnnn_plugin")
     values = {"epochs": None, "max_client_norm": 5.0, "frequency_of_the_test": 2}
-    silo = server(0, line(), client_id_list="[7, 8, 9, 10]", **values)
+    silo = server(0, line(2), client_id_list="[7, 8, 9, 10]", **values)
     updates = ((3.0, 4.0), (0.0, 1.0), (8.0, 6.0), (0.0, math.nan))
     play(silo, moved(silo, *updates))
     silo.test(DATA, CPU, silo.args)
@@ -98,7 +98,7 @@ def test_settings_total_of_rounds_and_tested_ones_outlive_a_restart(own_folder, 
     Settings are recorded also where the server does not read them; others after that are told.
     """
     others = {"prox_mu": 0.1, "weight_decay": 5e-4, "client_optimizer": "adam"}
-    values = {"model": line(), "frequency_of_the_test": 5, "method": "PaperFedProx"} | others
+    values = {"model": line(2), "frequency_of_the_test": 5, "method": "PaperFedProx"} | others
     for start, rounds in ((0, 3), (3, 4)):
         silo = server(start, comm_round=rounds, **values)
         for number in range(rounds):
