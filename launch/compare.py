@@ -1,4 +1,13 @@
-"""Tune and run every method alike, and write the page that compares them; see ``compare.sh``."""
+"""Compare the methods on digits: each tuned by the same procedure, then run with other seeds.
+
+  python launch/compare.py                                                     # all: hours on a CPU
+  python launch/compare.py --methods FedAvg,FedNNNN --conditions two_classes_all          # a part
+
+Procedure, for each method in each condition: `fednnnn tune --no-paper` with 8 trials of 20 rounds,
+judged by the final accuracy on a sixth of the training images, held out, with a seed of its own;
+then five other seeds with the values found, tested on the test images. The same command continues
+after any stop; the page is written once all runs are there.
+"""
 
 import argparse
 import gzip
@@ -218,7 +227,7 @@ def write_page(page: Path, names: list[str]) -> None:
         "",
         "# Comparison of the methods on digits",
         "",
-        f"Made by `launch/compare.sh` from the records beside it. Each of {len(names)} methods had "
+        f"Made by `launch/compare.py` from the records beside it. Each of {len(names)} methods had "
         f"{TRIALS} trials of {ROUNDS} rounds in each condition, judged by the final accuracy on a "
         f"sixth of the training images that was held out, with seed {TUNING_SEED}; then seeds "
         f"{', '.join(map(str, SEEDS))} on the test images. 20 clients, 1 epoch a round, batches of "
@@ -241,11 +250,13 @@ def write_page(page: Path, names: list[str]) -> None:
 
 def main() -> None:
     """Make what lacks, then the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, default=Path("runs/compare"))
-    parser.add_argument("--page", type=Path, default=Path("results/comparison"))
-    parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--conditions", default=",".join(CONDITIONS))
+    as_it_is = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_it_is)
+    option, some = parser.add_argument, "some of them, by commas; all by default"
+    option("--work", type=Path, default=Path("runs/compare"), help="studies and runs")
+    option("--page", type=Path, default=Path("results/comparison"), help="page and its records")
+    option("--methods", default=",".join(METHODS), help=some)
+    option("--conditions", default=",".join(CONDITIONS), help=some)
     asked = parser.parse_args()
     names, conditions = asked.methods.split(","), asked.conditions.split(",")
     for given, known in ((names, METHODS), (conditions, CONDITIONS)):

@@ -31,7 +31,7 @@ from fednnnn_plugin.fedml.security import (
     is_changing,
     is_finite,
 )
-from fednnnn_plugin.fedml.server_state import ServerFiles
+from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, recorded_settings, server_recipe
 from fednnnn_plugin.fedml.silo_records import SiloRecords, sent_as
 from fednnnn_plugin.fedml.silos import check_silos

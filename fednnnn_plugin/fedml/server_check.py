@@ -10,7 +10,7 @@ import fedml  # noqa: F401  # whose names of methods are none of ours
 from fednnnn_plugin.errors import UserError, UserErrors, printable, shown
 from fednnnn_plugin.fedml.methods import refuse_near_miss
 from fednnnn_plugin.fedml.security import check_security
-from fednnnn_plugin.fedml.server_state import ServerFiles
+from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import COUNTS, continue_from_state, server_recipe
 from fednnnn_plugin.fedml.silos import check_silos, read_addresses
 from fednnnn_plugin.reading import read_mapping

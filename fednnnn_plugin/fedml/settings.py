@@ -32,7 +32,7 @@ from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 from fednnnn_plugin.recipe.validation import build
 from fednnnn_plugin.rounds.augmentation import TRANSFORM
 from fednnnn_plugin.rounds.sampling import AVAILABILITY, SAMPLING
-from fednnnn_plugin.run_folder.server_state import stored_round
+from fednnnn_plugin.run_folder.server_state import read_state
 from fednnnn_plugin.server.rules import RULES, find_rule, load_rule
 from fednnnn_plugin.user_code import names_code
 
@@ -208,7 +208,8 @@ def continue_from_state(args: Any) -> bool:
     path = getattr(args, "server_state_path", None)
     if not isinstance(path, str):
         raise UserError("train_args.start_round", "auto: needs tracking_args.server_state_path")
-    done = stored_round(Path(path).expanduser(), "server_state_path")
+    state = Path(path).expanduser()
+    done = read_state(state, "server_state_path")[1] if state.exists() else 0
     total = getattr(args, "comm_round", None)
     if isinstance(total, int) and done >= total:
         raise UserError(

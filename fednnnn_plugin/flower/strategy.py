@@ -18,7 +18,7 @@ from torch import nn
 from fednnnn_plugin.errors import UserError, check_known, printable, reason
 from fednnnn_plugin.flower.metrics import client_result, evaluation_of, round_metrics
 from fednnnn_plugin.flower.replies import model_of, weight_of
-from fednnnn_plugin.run_folder.kept_server import Keeping, KeptServer
+from fednnnn_plugin.run_folder.kept_server import KeptServer
 from fednnnn_plugin.run_folder.server_state import file_to_write
 from fednnnn_plugin.server.admission import checked_positive
 from fednnnn_plugin.server.average import ClientSum
@@ -90,7 +90,7 @@ class RuleStrategy(FedAvg):
         super().__init__(**{name: options[name] for name in options.keys() - rule.keys})
         self._trainable = trainable if isinstance(trainable, nn.Module | None) else list(trainable)
         self._weighting, self._longest = client_weighting, max_client_norm
-        self._keeping = Keeping(file_to_write("state_path", state_path), metrics_path)
+        self._paths = file_to_write("state_path", state_path), metrics_path
         self._server: KeptServer | None = None
         self._is_fresh = False  # whether no client was asked since
         self._before = 0  # rounds that were done when it began
@@ -125,7 +125,7 @@ class RuleStrategy(FedAvg):
         server = self._begin(initial_arrays)
         done, arrays = self._before, initial_arrays
         if done:
-            _log.info("%s: %d rounds are done", self._keeping.state_path, done)
+            _log.info("%s: %d rounds are done", self._paths[0], done)
             arrays = ArrayRecord(server.evaluation)
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -210,7 +210,7 @@ class RuleStrategy(FedAvg):
 
     def _begin(self, arrays: ArrayRecord) -> KeptServer:
         model, settings = arrays.to_torch_state_dict(), (self._weighting, self._longest)
-        given = self.rule, self._settings, model, self._trainable, *settings, self._keeping
+        given = self.rule, self._settings, model, self._trainable, *settings, *self._paths
         server = self._server = KeptServer(*given)
         self._is_fresh, self._before, self._returned = True, server.done, None
         return server

@@ -32,14 +32,6 @@ class Round:
     clients: Clients
 
 
-@dataclass(frozen=True)
-class Keeping:
-    """Where a server's files are: a file of the state, a folder of the records; None for none."""
-
-    state_path: Path | None = None
-    metrics_path: str | Path | None = None
-
-
 class KeptServer:
     """A server from its first model on, or from the state of the rounds that are ``done``.
 
@@ -53,7 +45,8 @@ class KeptServer:
             for all that is floating point but the statistics of batch normalisation.
         weighting: of the clients, for the record.
         max_client_norm: longer updates are clipped to it; None clips none.
-        keeping: where the files are.
+        state_path: a file for the state, or None.
+        metrics_path: a folder for the records, or None.
 
     Raises:
         UserError: a model that cannot be averaged; a state or records that do not fit; what a trial
@@ -68,7 +61,8 @@ class KeptServer:
         trainable: nn.Module | Iterable[str] | None,
         weighting: str,
         max_client_norm: float | None,
-        keeping: Keeping,
+        state_path: Path | None = None,
+        metrics_path: str | Path | None = None,
     ) -> None:
         self._names, self._tied = list(model), dict[str, str]()
         if isinstance(trainable, nn.Module):
@@ -77,15 +71,15 @@ class KeptServer:
         model = self._once(model)
         names = trained_by_default(model) if trainable is None else trainable
         layout = UpdateAccumulator(model, names, max_client_norm).layout  # checks all of them
-        self._server, self._keeping = Server(rule, settings, layout), keeping
+        self._server, self._state_path = Server(rule, settings, layout), state_path
         self._longest = max_client_norm
         self._state, self.done = self._server.start(model), 0
         self._server.try_rule(self._state)
-        if keeping.state_path is not None and keeping.state_path.exists():
-            self._state, self.done = self._restored(keeping.state_path)
+        if state_path is not None and state_path.exists():
+            self._state, self.done = self._restored(state_path)
         train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}
         recipe = {"train_args": train | {"client_weighting": weighting}}
-        self.records = ServerRecords(keeping.metrics_path, self.done, "state_path", recipe)
+        self.records = ServerRecords(metrics_path, self.done, "state_path", recipe)
 
     @property
     def served(self) -> dict[str, Tensor]:
@@ -134,11 +128,11 @@ class KeptServer:
         return Round(update, move, total.seen)
 
     def _write(self) -> None:
-        if self._keeping.state_path is not None:
+        if self._state_path is not None:
             server, state = self._server, self._state
             evaluation = server.layout.state_dict(state.evaluation).items()
             tensors = server.state_dict(state) | {_EVALUATION + n: x for n, x in evaluation}
-            write_state(self._keeping.state_path, tensors, self.done, server.rule.name)
+            write_state(self._state_path, tensors, self.done, server.rule.name)
 
     def _restored(self, path: Path) -> tuple[ServerState, int]:
         server = self._server

@@ -55,7 +55,7 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], done: int, method: st
     write_atomically(path, safetensors.torch.save(content, metadata=metadata))
 
 
-def read_state(path: Path, key: str, method: str) -> tuple[dict[str, Tensor], int]:
+def read_state(path: Path, key: str, method: str | None = None) -> tuple[dict[str, Tensor], int]:
     """Return the tensors and the rounds that are done.
 
     Raises:
@@ -69,19 +69,9 @@ def read_state(path: Path, key: str, method: str) -> tuple[dict[str, Tensor], in
         found = json.loads(text)
     except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
         raise UserError(key, f"{path}: not a whole server state: {error}") from None
-    if found["method"] != method:
+    if method not in (None, found["method"]):
         raise UserError(key, f"{path}: the state is of {found['method']}, not of {method}")
     return tensors, int(found["round"])
-
-
-def stored_round(path: Path, key: str) -> int:
-    """Return the rounds that are done by a state of any method; 0 where there is none yet."""
-    if not path.exists():
-        return 0
-    try:
-        return int(json.loads(read_tensors(path)[1][_STANDING])["round"])
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
-        raise UserError(key, f"{path}: not a whole server state: {error}") from None
 
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
