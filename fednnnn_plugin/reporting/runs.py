@@ -15,7 +15,6 @@ import pandas as pd
 from pydantic import ValidationError
 
 from fednnnn_plugin.errors import UserError, printable, reason
-from fednnnn_plugin.files import open_regular
 from fednnnn_plugin.quantities import NOT_ALWAYS, NUMBERS, columns, read_record
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.reporting.study import is_study
@@ -43,7 +42,6 @@ IDENTITY = [
 _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
 MAX_BYTES = 1 << 28  # of a file of records, unpacked
 _LARGEST = 1e100  # of a number that can be drawn
-_MAX_FINGERPRINT = 1 << 20  # bytes
 _LONGEST_SETTING = 60  # characters of a list or mapping; a longer one ends with a digest
 #: What a recipe says of its partition, and what stands there for a split that the data had.
 PARTITION = (
@@ -146,8 +144,43 @@ def _is_run(folder: Path) -> bool:
 
 def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[str, Any]:
     """What says which run it is: the leading columns of the table."""
-    recipe, summary = (_read_settings(folder / file, problems) for file in (RECIPE, SUMMARY))
+    recipe, summary, fingerprint, directions = (
+        _read_settings(folder / file, problems)
+        for file in (RECIPE, SUMMARY, FINGERPRINT, DIRECTIONS)
+    )
     sections = {name: values for name, values in recipe.items() if isinstance(values, dict)}
+    settings = _settings(sections) | _fingerprints(fingerprint)
+    if settings.get("split_fingerprint"):  # the data had it: the recipe's partition was not used
+        settings |= dict.fromkeys(settings.keys() & set(PARTITION))
+        settings["partition_method"] = OWN_SPLIT
+    # A summary may be of a shorter run, which was extended since.
+    planned, method = settings.get("comm_round"), settings.get("federated_optimizer")
+    is_planned_longer = isinstance(planned, int | float) and planned > last
+    stopped = _scalar(summary.get("stopped")) if summary.get("rounds") == last else None
+    of_clients = settings.get("client_method")
+    validation = sections.get("validation_args", {})
+    frequency = _scalar(validation.get("frequency_of_the_test"))
+    metric, higher_is_better = _first_metric(validation), directions.get("higher_is_better")
+    began = higher_is_better.get(metric) if isinstance(higher_is_better, dict) else None
+    return {
+        "run": name,
+        "folder": printable(folder),
+        "finished": summary.get("rounds") == last and not (is_planned_longer and stopped is None),
+        "stopped": stopped,
+        "method": _label(sections)
+        or (name if method is None else method_name(str(method), of_clients)),
+        "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
+        "device": _scalar(summary.get("device")),
+        "commit": _scalar(summary.get("commit")),
+        "metric": printable(metric) or None,
+        "lower_is_better": summary.get("higher_is_better", began) is False,
+        "frequency_of_the_test": frequency if isinstance(frequency, int) else None,
+        "settings": "\n".join(settings),
+    } | settings
+
+
+def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recipe has that identifies a run, by the key, or ``section.key`` to tell it apart."""
     settings = {}
     named = Counter(key for section in _SECTIONS for key in sections.get(section, {}))
     for section in _SECTIONS:
@@ -159,34 +192,7 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
                 own = f"{section}.{own}"
             if key not in _NOT_COMPUTED:
                 settings[own] = _scalar(value)
-    settings |= _fingerprints(folder / FINGERPRINT, problems)
-    if settings.get("split_fingerprint"):  # the data had it: the recipe's partition was not used
-        settings |= dict.fromkeys(settings.keys() & set(PARTITION))
-        settings["partition_method"] = OWN_SPLIT
-    # A summary may be of a shorter run, which was extended since.
-    planned, method = settings.get("comm_round"), settings.get("federated_optimizer")
-    is_planned_longer = isinstance(planned, int | float) and planned > last
-    stopped = _scalar(summary.get("stopped")) if summary.get("rounds") == last else None
-    of_clients = settings.get("client_method")
-    validation = sections.get("validation_args", {})
-    frequency = _scalar(validation.get("frequency_of_the_test"))
-    metric = _first_metric(validation)
-    higher = summary.get("higher_is_better", _is_higher_better(folder, metric, problems))
-    return {
-        "run": name,
-        "folder": printable(folder),
-        "finished": summary.get("rounds") == last and not (is_planned_longer and stopped is None),
-        "stopped": stopped,
-        "method": _label(sections)
-        or (name if method is None else method_name(str(method), of_clients)),
-        "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
-        "device": _scalar(summary.get("device")),
-        "commit": _scalar(summary.get("commit")),
-        "metric": printable(metric.rpartition(":")[2]) or None,
-        "lower_is_better": higher is False,
-        "frequency_of_the_test": frequency if isinstance(frequency, int) else None,
-        "settings": "\n".join(settings),
-    } | settings
+    return settings
 
 
 def _label(sections: Mapping[str, Any]) -> str | None:
@@ -195,34 +201,19 @@ def _label(sections: Mapping[str, Any]) -> str | None:
     return printable(label) if isinstance(label, str) and label else None
 
 
-def _is_higher_better(folder: Path, metric: str, problems: list[str]) -> bool | None:
-    """What a run stored of its metric when it began; None for one that is not the user's."""
-    stored = _read_settings(folder / DIRECTIONS, problems).get("higher_is_better")
-    return stored.get(metric.rpartition(":")[2]) if isinstance(stored, dict) else None
-
-
 def _first_metric(validation: Mapping[str, Any]) -> str:
-    """The first metric of a recipe: a scorer's name or ``module:function``; empty without one."""
+    """The name of a recipe's first metric, of ``module:function`` the function; else empty."""
     metrics = validation.get("metrics")
     first = metrics[0] if isinstance(metrics, list) and metrics else None
-    return first if isinstance(first, str) else ""
+    return first.rpartition(":")[2] if isinstance(first, str) else ""
 
 
-def _fingerprints(path: Path, problems: list[str]) -> dict[str, str]:
+def _fingerprints(stored: Mapping[str, Any]) -> dict[str, str]:
     """A short digest of each custom object, without what follows from the seed."""
-    if not path.exists():
-        return {}
-    try:
-        with open_regular(path, _MAX_FINGERPRINT) as file:
-            stored = json.loads(file.read())
-        digests = {own: sorted(parts.items()) for own, parts in stored.items()}
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
-        problems.append(f"{printable(path)}: not used: {reason(error)}")
-        return {}
     found = {}
-    for column in FINGERPRINTS:
-        if parts := digests.get(column.removesuffix("_fingerprint")):
-            fixed = repr([part for part in parts if not part[0].startswith("drawn")])
+    for own, column in zip(_OWN, FINGERPRINTS, strict=True):
+        if isinstance(parts := stored.get(own), dict) and parts:
+            fixed = repr(sorted(part for part in parts.items() if not part[0].startswith("drawn")))
             found[column] = hashlib.blake2b(fixed.encode(), digest_size=4).hexdigest()
     return found
 

@@ -185,7 +185,7 @@ def test_run_with_a_damaged_file_is_read(make_run, file: str, text: str) -> None
     assert set(runs["method"]) == {folder.name if file == "recipe.yaml" else "FedNNNN"}
     assert "model_fingerprint" not in runs
     assert [file in problem for problem in problems] in ([], [True])
-    assert problems or file == "recipe.yaml"
+    assert problems or file == "recipe.yaml" or ":" in text  # a mapping, of nothing that we know
 
 
 def test_folders_without_runs_are_named(make_run, tmp_path: Path) -> None:
