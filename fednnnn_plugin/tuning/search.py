@@ -111,18 +111,11 @@ class Search:
         self, step: Step, folder: Path, recipes: Mapping[str, Recipe]
     ) -> Callable[[optuna.Trial], float]:
         """Return what Optuna calls for a trial."""
-        runs = {folder / name: recipe for name, recipe in recipes.items()}
 
         def objective(trial: optuna.Trial) -> float:
             for key, values in step.grid.items():
                 trial.suggest_float(key, min(values), max(values))
-            measured, error = run_trial(self._folder, runs, self._plan, trial, self._jobs)
-            for name, value in measured.items():
-                trial.set_user_attr(name, value)
-            trial.set_user_attr("folder", folder.relative_to(self._folder.path).as_posix())
-            if error:
-                raise error
-            return float(measured[self._plan.metric])
+            return run_trial(self._folder, folder, recipes, self._plan, trial, self._jobs)
 
         return objective
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from math import isnan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import optuna
 import pandas as pd
@@ -27,46 +27,50 @@ class Failed(RuntimeError):
     """A trial that diverged, or whose settings cannot be run."""
 
 
-class Outcome(NamedTuple):
-    """What a trial has measured, with the number of its runs, and why it has no value."""
-
-    measured: dict[str, Any]
-    error: Failed | optuna.TrialPruned | None
-
-
 def run_trial(
     study: StudyFolder,
-    runs: Mapping[Path, Recipe],
+    folder: Path,
+    recipes: Mapping[str, Recipe],
     plan: Plan,
     trial: optuna.Trial,
     jobs: int,
-) -> Outcome:
-    """Make the runs of a trial, each in its folder, which is replaced.
+) -> float:
+    """Make a trial's runs by the names of their folders in ``folder``; return the plan's metric.
 
-    What several runs measured is the mean, for the rounds that all have which began. ``jobs``
-    trials share this machine's cores and GPU.
+    A folder that is there is replaced. What several runs measured is the mean, for the rounds that
+    all have which began; Optuna keeps it as the trial's attributes, and why there is no value.
+    ``jobs`` trials share this machine's cores and GPU.
+
+    Raises:
+        Failed: a run diverged, or cannot begin with these settings.
+        TrialPruned: the trial is hopeless.
     """
     ranks, judges = Ranks(), list[_Judge]()
     ranks.core_sharers = jobs
     error: Failed | optuna.TrialPruned | None = None
     try:
-        for folder, recipe in runs.items():
+        for name, recipe in recipes.items():
             judges.append(_Judge(plan, trial, recipe.train_args.comm_round, len(judges)))
             load = partial(recipe_inputs, recipe, ranks, study.objects, allow_code=study.allow_code)
-            mode: Mode = "overwrite" if folder.exists() else "new"
-            summary = run_federation(
-                recipe, load, folder, mode, ranks=ranks, followers=[judges[-1]]
-            )
+            run = folder / name
+            mode: Mode = "overwrite" if run.exists() else "new"
+            summary = run_federation(recipe, load, run, mode, ranks=ranks, followers=[judges[-1]])
             judges[-1].stopped = summary is not None and summary.stopped is not None
     except optuna.TrialPruned as pruned:
         error = pruned
     except (RunError, StartError) as failed:
-        folder.mkdir(parents=True, exist_ok=True)  # as long as it is there, the trial has failed
+        run.mkdir(parents=True, exist_ok=True)  # as long as it is there, the trial has failed
         error = Failed(str(failed))
     measured = _last(_mean(judges), plan)
     if error is None and measured.get(plan.metric) is None:
         error = Failed(f"its {plan.metric} is not finite")
-    return Outcome(measured | {"reason": str(error or ""), "runs": len(judges)}, error)
+    attributes = measured | {"reason": str(error or ""), "runs": len(judges)}
+    attributes["folder"] = folder.relative_to(study.path).as_posix()  # at last: it has ended
+    for key, value in attributes.items():
+        trial.set_user_attr(key, value)
+    if error:
+        raise error
+    return float(measured[plan.metric])
 
 
 def check_trial(study: StudyFolder, folder: Path) -> None:
@@ -111,17 +115,15 @@ class _Judge(Follower):
         # The last round is always tested: without a value the run has diverged.
         tested = rounds[rounds.notna().any(axis=1) | (rounds.index == rounds.index.max())]
         accuracy, loss, measure, worst = (tested[name] for name in columns[1:])
+        best = measure.cummin() if self._plan.lower_is_better else measure.cummax()
         curves = {
             "best_accuracy": accuracy.cummax().ffill(),
             "final_accuracy": accuracy,
             "final_loss": loss,
+            "best_metric": best.ffill(),  # a metric may be NaN in a round
+            "final_metric": measure,
+            "worst_10": worst,
         }
-        if self._plan.metric == "worst_10":
-            curves["worst_10"] = worst
-        if self._plan.measure is not None:
-            best = measure.cummin() if self._plan.lower_is_better else measure.cummax()
-            curves["best_metric"] = best.ffill()  # a metric may be NaN in a round
-            curves["final_metric"] = measure
         return pd.DataFrame(curves)
 
 

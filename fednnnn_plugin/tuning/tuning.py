@@ -22,6 +22,7 @@ from fednnnn_plugin.data.own_forms import clients_of
 from fednnnn_plugin.errors import RESUME, UserError, in_python, shown
 from fednnnn_plugin.processes.endings import launched_ranks
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
+from fednnnn_plugin.reporting.arguments import checked_path
 from fednnnn_plugin.reporting.study import is_study, read_plan
 from fednnnn_plugin.tuning.begin import begin_study, check_study
 from fednnnn_plugin.tuning.options import JOBS, STUDY, Options, checked_options
@@ -129,7 +130,7 @@ def tune(
         recipe,
         checked_options(asked),
         overrides=[*names, *as_options(overrides or ())],
-        study=_path(study),
+        study=None if study is None else checked_path(STUDY, study),
         jobs=jobs,
         resume=resume,
         allow_code=allow_code,
@@ -137,12 +138,6 @@ def tune(
         say=_log.info,
         warn=_log.warning,
     )
-
-
-def _path(study: object) -> Path | None:
-    if not isinstance(study, Path | str | None):
-        raise UserError(STUDY, shown(study), "must be a path")
-    return None if study is None else Path(study)
 
 
 def tune_recipe(
