@@ -3,24 +3,29 @@
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
-from fednnnn_plugin.assembly.executors import make_executor, make_workers, try_out, why_alone
+from torch import nn
+
+from fednnnn_plugin.assembly.executors import make_executor, make_workers, why_alone
 from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule
 from fednnnn_plugin.assembly.inputs import Inputs
-from fednnnn_plugin.assembly.model_check import own_copy
-from fednnnn_plugin.assembly.trial_pass import check_model
+from fednnnn_plugin.assembly.model_check import own_copy, takes_any_order
+from fednnnn_plugin.assembly.trial_pass import check_model, samples_of
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import layout_of, named_tensors
+from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.devices import device_identity, side_by_side, total_memory
 from fednnnn_plugin.processes.ranks import Ranks, agreed
-from fednnnn_plugin.processes.workers import Workers
+from fednnnn_plugin.processes.workers import Failure, Step, Workers, all_of
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.batches import client_steps
 from fednnnn_plugin.rounds.client_results import NO_CLASSES, Classes, classes_of
 from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors
-from fednnnn_plugin.rounds.groups import Widths, kept_widths, room_on, widest_group
+from fednnnn_plugin.rounds.evaluation import batch_to_test
+from fednnnn_plugin.rounds.groups import MEMORY, Widths, kept_widths, room_on, widest_group
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.client_files import ClientFiles
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
@@ -47,14 +52,24 @@ def build_federation(
     sgd = local_sgd(recipe, inputs.functions, data.num_classes)
     with agreed(ranks):
         classes = _counted_classes(recipe, inputs)
-        inputs, workers = _own_model(recipe, inputs, sgd, ranks)
-    model = inputs.model
+        model = own_copy(inputs.model, recipe.model_args.model, sgd.dtype)
+        model = model.to(inputs.device, sgd.dtype)
+    given, inputs = inputs.model, inputs._replace(model=model)
     # A rank's share of its GPU; all plan the same groups, as the least share allows.
     share = total_memory(inputs.device) // ranks.sharers(device_identity(inputs.device))
-    room = ranks.allreduce_min(room_on(model, data, share))
+    room, limit = ranks.allreduce_min(room_on(model, data, share)), recipe.device_args.worker_num
+    with agreed(ranks):
+        count = side_by_side(inputs.device, ranks.core_sharers, limit)
+        workers = make_workers(inputs, count, forked=limit != 1)
+        tried = _try_out(recipe, inputs, given, sgd, workers, int(MEMORY * room))
+    for warning in tried.warnings if ranks.rank == 0 else ():
+        _log.warning(warning)
     widths = _widths(recipe, inputs, sgd, files if mode == "resume" else None, ranks, room)
     executor = make_executor(
-        inputs, sgd, seed, max(widths.values()), workers, room, classes=len(classes.names)
+        *(inputs, sgd, seed, max(widths.values()), workers),
+        any_order=tried.any_order,
+        test_batch=tried.test_batch,
+        classes=len(classes.names),
     )
     server = Server(recipe.rule, recipe.rule_settings, layout_of(model), data.num_clients)
     start, vectors = server.start(named_tensors(model)), None
@@ -88,22 +103,47 @@ def _counted_classes(recipe: Recipe, inputs: Inputs) -> Classes:
     return classes_of(data, recipe.train_args.client_weighting) if asked.per_class else NO_CLASSES
 
 
-def _own_model(
-    recipe: Recipe, inputs: Inputs, sgd: LocalSGD, ranks: Ranks
-) -> tuple[Inputs, Workers]:
-    """Return the inputs with a copy of their model, which was tried, and what trains clients."""
-    name, device, limit = recipe.model_args.model, inputs.device, recipe.device_args.worker_num
-    given, model = inputs.model, own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
-    inputs = inputs._replace(model=model)
-    count = side_by_side(device, ranks.core_sharers, limit)
-    workers = make_workers(inputs, count, forked=limit != 1)
-    if inputs.trainer is None:
-        scorers = [each for each in recipe.validation_args.metrics or () if not is_own(each)]
-        check = partial(check_model, model, name, inputs.data, sgd, given, scorers)
-        for warning in try_out(workers, check, f"model_args.model: {name}"):
-            if ranks.rank == 0:
-                _log.warning(warning)
-    return inputs, workers
+class _Tried(NamedTuple):
+    """What a trial of a model has shown.
+
+    Attributes:
+        warnings: what trains, but perhaps not as it was meant.
+        any_order: whether it takes images in any order of memory.
+        test_batch: how many samples of arrays are tested at once.
+    """
+
+    warnings: Sequence[str] = ()
+    any_order: bool = False
+    test_batch: int = 0
+
+
+def _try_out(
+    recipe: Recipe, inputs: Inputs, given: nn.Module, sgd: LocalSGD, workers: Workers, room: int
+) -> _Tried:
+    """Try the copy of a model that was ``given``, in ``room`` bytes of a GPU, by a worker.
+
+    In a fork, what the user's code keeps of it, such as a pool of threads or a generator's state,
+    no client gets.
+    """
+    if inputs.trainer is not None:
+        return _Tried()
+    model, data, name = inputs.model, inputs.data, recipe.model_args.model
+    scorers = [each for each in recipe.validation_args.metrics or () if not is_own(each)]
+
+    def trial(_: Step) -> _Tried:
+        warnings, any_order, size = check_model(model, name, data, sgd, given, scorers), True, 0
+        if not inputs.are_ours:
+            some = samples_of(data) if inputs.device.type == "cpu" else None
+            any_order = some is not None and takes_any_order(model, some[0][:2])
+        if isinstance(data, FederatedData):
+            size = batch_to_test(model, data.normalised(data.test_images[:1]), room)
+        return _Tried(warnings, any_order, size)
+
+    try:
+        found: _Tried = all_of(workers, [trial])[0]
+    except Failure as error:
+        raise UserError(f"model_args.model: {name}", error) from error
+    return found
 
 
 def _widths(

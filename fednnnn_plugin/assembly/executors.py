@@ -1,14 +1,12 @@
 """Which executor trains a run's clients: on threads, on forks, in groups, or a custom trainer."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fednnnn_plugin.assembly.inputs import Inputs
-from fednnnn_plugin.assembly.model_check import takes_any_order
 from fednnnn_plugin.client.group_probe import why_not_together
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
@@ -18,21 +16,18 @@ from fednnnn_plugin.client.slots import CudaStreams, OneStream, Slots
 from fednnnn_plugin.client.step_graphs import CudaCapture, StepGraphs
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.images import IGNORED
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import printable
 from fednnnn_plugin.processes.forks import Forks, why_not_forked
 from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.rounds.augmentation import Augmentation
 from fednnnn_plugin.rounds.batches import Batch, LoaderBatches, TensorBatches
-from fednnnn_plugin.rounds.evaluation import batch_to_test
 from fednnnn_plugin.rounds.executor import Executor, OwnTest, Training
-from fednnnn_plugin.rounds.groups import MEMORY
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.training import TrainTogether, train_alone, train_by, train_in_slots
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.layout import ModelState
 
-T = TypeVar("T")
 #: How several clients train on one GPU: in one set of kernels, or each by its own on streams. Which
 #: is faster is not known before both have run on one; `benchmarks/gpu.py` has a switch for it.
 TRAINING: Literal["groups", "slots"] = "groups"
@@ -87,33 +82,21 @@ def _differentiate(_: Step) -> None:
     torch.autograd.grad(one * one, one)
 
 
-def try_out(workers: Workers, trial: Callable[[], T], where: str) -> T:
-    """Return what a trial of a user's code gives; where there are forks, of a copy of it.
-
-    What the code keeps of it, such as a pool of threads or a generator's state, no client gets.
-    """
-    if not isinstance(workers, Forks):
-        return trial()
-    try:
-        return all_of(workers, [lambda _: trial()])[0]
-    except Failure as error:
-        raise UserError(where, error) from error
-
-
 def make_executor(
     inputs: Inputs,
     sgd: LocalSGD,
     seed: int,
     most: int,
     workers: Workers,
-    room: int = 0,
     *,
-    classes: int = 0,
+    any_order: bool,
+    test_batch: int,
+    classes: int,
 ) -> Executor:
     """Return what trains clients, at most ``most`` in a group.
 
-    What is not the package's own trains with the global generators seeded for it. ``room`` is for a
-    batch of the test: bytes of a GPU. Of so many ``classes`` the test counts each.
+    What is not the package's own trains with the global generators seeded for it. The model takes
+    images in ``any_order`` of memory. Of so many ``classes`` the test counts each.
     """
     model, data, device, trainer, _, functions, _ = inputs
     own_test = _own_test(inputs, seed)
@@ -133,20 +116,16 @@ def make_executor(
         classes=classes,
     )
     augmentation = Augmentation(functions.transform, seed) if functions.transform else None
-    any_order = inputs.are_ours or _takes_any_order(inputs, workers, seed)
     if not isinstance(data, FederatedData):
         loaded = LoaderBatches(data, sgd, device, any_order=any_order, augmentation=augmentation)
         return executor(partial(train_alone, sgd, loaded), own_test or loaded)
-    first, bound = data.normalised(data.test_images[:1]), int(MEMORY * room)
-    sized = partial(batch_to_test, model, first, bound)
-    size = try_out(workers, sized, "model_args.model: in a test")
     batches = TensorBatches(
         data,
         sgd,
         seed,
         device,
         any_order=any_order,
-        test_batch=size,
+        test_batch=test_batch,
         augmentation=augmentation,
     )
     training: Training = partial(train_alone, sgd, batches)
@@ -168,24 +147,6 @@ def make_executor(
         )
         training = TrainTogether(groups, batches, own_seed, ahead=on_gpu)
     return executor(training, own_test or batches)
-
-
-def _takes_any_order(inputs: Inputs, workers: Workers, seed: int) -> bool:
-    """Tell whether a user's model takes the first images of their data in any order of memory."""
-    model, data, device, *_ = inputs
-
-    def probe(_: Step) -> bool:
-        with isolated_generators(seed, "client"):
-            if isinstance(data, FederatedData):
-                return takes_any_order(model, data.normalised(data.train_images[:2]))
-            loaders = data.train_loaders.values()
-            first = next((batch for loader in loaders for batch in loader), None)
-        return first is not None and takes_any_order(model, first[0][:2])
-
-    try:
-        return device.type == "cpu" and bool(all_of(workers, [probe])[0])
-    except (Failure, UserError):  # which the training of a client will say
-        return False
 
 
 def _own_test(inputs: Inputs, seed: int) -> OwnTest | None:

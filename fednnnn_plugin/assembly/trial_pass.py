@@ -43,7 +43,7 @@ def check_model(
     Returns:
         Warnings: what trains, but perhaps not as it was meant.
     """
-    batch = _samples(data)
+    batch = samples_of(data)
     if batch is None:  # what such batches are is for the first step of a client to say
         return []
     where, copied = f"model_args.model: {name}", copy.deepcopy(model)
@@ -101,8 +101,11 @@ def _moved_frozen(model: nn.Module, copied: nn.Module, where: str) -> list[str]:
     return []
 
 
-def _samples(data: FederatedData | LoaderData) -> Batch | None:
-    """Return some samples of arrays, or the first batch of loaders, as a model takes them."""
+def samples_of(data: FederatedData | LoaderData) -> Batch | None:
+    """Return some samples of arrays, or the first batch of loaders, as a model takes them.
+
+    None where loaders give no batch of two tensors.
+    """
     if isinstance(data, FederatedData):  # which may be sorted by class
         step = -(-len(data.train_labels) // _FEW)
         return data.normalised(data.train_images[::step]), data.train_labels[::step]
