@@ -102,14 +102,13 @@ def build_report(
     for name, table in shown.items():
         files[f"{name}.csv"] = as_csv(table.numbers)
         files[f"{name}.tex"] = table.latex().encode()
-    said = set[tuple[str, str]]()  # a caption explains the figures of its name once
-    for chart in (chart for section in sections for chart in section.charts):
-        new = (chart.name, chart.caption) not in said
-        said.add((chart.name, chart.caption))
-        chart.caption = chart.caption if new else ""
+    said = set[tuple[str, str]]()
     for section in sections:
         for chart in section.charts:
             _draw(chart, section.title, files, kinds)
+            if (what := (chart.name, chart.caption)) in said:
+                chart.caption = ""  # it explains the figures of a name once
+            said.add(what)
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=jinja2.select_autoescape(["html"]),

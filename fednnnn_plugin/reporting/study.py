@@ -23,7 +23,7 @@ MAX_POINTS = 1_000
 STATES = ("finished", "pruned", "failed")
 MEASURED = ("best_accuracy", "best_round", "final_accuracy", "final_loss", "rounds")
 COLUMNS = ("step", "method", "state", "value", *MEASURED, "folder")
-TAKEN = {*COLUMNS, "reason", "row", "place"}  # what tables of trials have beside the keys
+TAKEN = {*COLUMNS, "reason"}  # what tables of trials have beside the keys
 
 Grid = dict[str, tuple[float, ...]]
 
@@ -148,16 +148,16 @@ def is_study(folder: Path) -> bool:
 def read_study(folder: Path) -> Study:
     """Read a study folder; what is wrong with ``trials.csv`` is a warning."""
     plan, path = read_plan(folder), folder / TRIALS
-    names, numbers = [*COLUMNS, *plan.keys], ["value", *MEASURED, *plan.keys]
-    types: Any = dict.fromkeys(numbers, float)
-    how: Any = {"dtype": str, "encoding_errors": "replace"}  # texts, which Python reads exactly
-    table, warnings = pd.DataFrame(columns=names).astype(types), []
+    types: Any = dict.fromkeys([*COLUMNS, *plan.keys], str)
+    types |= dict.fromkeys(["value", *MEASURED, *plan.keys], float)
+    how: Any = {"encoding_errors": "replace", "float_precision": "round_trip"}
+    table, warnings = pd.DataFrame(columns=[*types]).astype(types), []
     try:
         if path.exists():
             if not path.is_file():
                 raise OSError("not a regular file")
             with path.open("rb") as file:  # pandas would look for a "~" elsewhere
-                table = pd.read_csv(file, usecols=names, **how)[names].astype(types)
+                table = pd.read_csv(file, usecols=[*types], dtype=types, **how)[[*types]]
     except (OSError, ValueError) as error:
         warnings.append(f"{path}: cannot be read: {reason(error)}")
     finished = table["state"] == "finished"
@@ -168,7 +168,7 @@ def read_study(folder: Path) -> Study:
     place = ["step", *plan.keys]
     trials = table.assign(value=table["value"].where(finished))[usable]
     trials = trials.drop(columns="method").drop_duplicates(place)
-    trials = _points(plan).merge(trials, on=place)[names]  # in the order of the grids
+    trials = _points(plan).merge(trials, on=place)[[*types]]  # in the order of the grids
     if lost := len(table) - len(trials):
         warnings.append(f"{path}: left out {lost} of {len(table)} lines: no trials of the study")
     return Study(folder, plan, trials, tuple(warnings))
