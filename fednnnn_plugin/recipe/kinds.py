@@ -19,7 +19,7 @@ from fednnnn_plugin.errors import did_you_mean
 from fednnnn_plugin.files import expanded
 from fednnnn_plugin.models import unknown_model
 from fednnnn_plugin.recipe.mappings import MOST, check_schedule, check_stop
-from fednnnn_plugin.server.rules import Key, decay, non_negative, positive
+from fednnnn_plugin.server.rules import decay, non_negative, positive
 from fednnnn_plugin.user_code import is_own
 
 #: The classes of ``torch.optim`` that need one gradient a step, by their names in lower case.
@@ -94,17 +94,6 @@ def _only(allowed: Callable[[str, Caller], bool]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _within(key: Key) -> AfterValidator:
-    """Take the numbers of a key's range, as rules and client methods do."""
-
-    def check(value: float) -> float:
-        if not key.check(value):
-            raise ValueError
-        return value
-
-    return AfterValidator(check)
-
-
 def _height_and_width(value: object) -> object:
     if isinstance(value, list):
         return tuple(value) if len(value) == 2 else value
@@ -133,16 +122,16 @@ _FROM_LEAST = Field(
     ge=LEAST_ALPHA, allow_inf_nan=False, description=f"a finite number of at least {LEAST_ALPHA}"
 )
 _BETWEEN = Field(gt=0, lt=1, description="a number greater than 0 and less than 1")
-Positive = Annotated[float, _within(positive()), Field(description=positive().allowed), _READ]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, description=positive().allowed), _READ]
 Decay = Annotated[
     float, Field(gt=0, le=1, description="a number greater than 0 and at most 1"), _READ
 ]
 Rate = Annotated[float, _IN_FLOAT32, _READ]
 Concentration = Annotated[float, _FROM_LEAST, _READ]
 NonNegative = Annotated[
-    float, _within(non_negative()), Field(description=non_negative().allowed), _READ
+    float, Field(ge=0, allow_inf_nan=False, description=non_negative().allowed), _READ
 ]
-Fraction = Annotated[float, _within(decay()), Field(description=decay().allowed), _READ]
+Fraction = Annotated[float, Field(ge=0, lt=1, description=decay().allowed), _READ]
 OpenFraction = Annotated[float, _BETWEEN, _READ]
 
 _Side = Annotated[int, Field(ge=1, le=4096)]

@@ -99,39 +99,33 @@ def unknown_section(section: str) -> str:
 
 def _unknown(sections: Mapping[str, object], *, of_methods: bool) -> dict[str, str]:
     """What no section has; without ``of_methods`` that may be the keys of one not yet known."""
-    unknown = [name for name in sections if name not in SECTIONS]
-    found = {name: unknown_section(name) for name in unknown[:MAX_LINES]}
-    found |= dict.fromkeys(unknown[MAX_LINES:], "unknown section")
-    known, data = known_keys(), sections.get("data_args")
-    of_dataset = _arguments_of(data.get("dataset") if isinstance(data, dict) else None)
-    places = known | dict.fromkeys(of_dataset, "data_args")
+    data = sections.get("data_args")
+    named = find_dataset(data.get("dataset") if isinstance(data, dict) else None)
+    homes = known_keys() | dict.fromkeys(named.arguments if named else (), "data_args")
+    wrong: dict[str, tuple[str, str | None]] = {
+        name: (name, None) for name in sections if name not in SECTIONS
+    }
     for section in SECTIONS:
         keys = sections.get(section)
-        named = keys.get(FUNCTIONS.get(section)) if isinstance(keys, dict) else None
-        of_function = is_own(named)
-        for key in keys if isinstance(keys, dict) else ():
-            if key not in known and section == "train_args" and not of_methods:
-                continue
-            if of_function and (known.get(key) != section):
-                continue  # its arguments, which are checked where it is called
-            if section == "data_args" and key in of_dataset:
-                continue
-            if key not in known and len(found) >= MAX_LINES:  # no message shows it
-                found[f"{section}.{key}"] = "unknown key"
-            elif key not in known:
-                meant = _USUAL.get(key, key)
-                hint = did_you_mean(meant, places, lambda name: f"{places[name]}.{name}")
-                if section == "train_args" and _SCHEDULES.search(str(key).lower()):
-                    hint = _SCHEDULE
-                found[f"{section}.{key}"] = f"unknown key{hint}"
-            elif known[key] != section:
-                found[f"{section}.{key}"] = f"unknown key there; it belongs to {known[key]}"
-    return found
+        if not isinstance(keys, dict) or is_own(keys.get(FUNCTIONS.get(section))):
+            continue  # a function's arguments are checked where it is called
+        taken = (section,) if of_methods or section != "train_args" else (section, None)
+        wrong |= {f"{section}.{k}": (section, k) for k in keys if homes.get(k) not in taken}
+    return {  # no message shows more lines, of which each takes a while
+        path: _why_unknown(*of, homes) if number < MAX_LINES else "unknown"
+        for number, (path, of) in enumerate(wrong.items())
+    }
 
 
-def _arguments_of(dataset: object) -> tuple[str, ...]:
-    named = find_dataset(dataset)
-    return named.arguments if named else ()
+def _why_unknown(section: str, key: str | None, homes: Mapping[str, str]) -> str:
+    if key is None:
+        return unknown_section(section)
+    if home := homes.get(key):
+        return f"unknown key there; it belongs to {home}"
+    if section == "train_args" and _SCHEDULES.search(key.lower()):
+        return f"unknown key{_SCHEDULE}"
+    hint = did_you_mean(_USUAL.get(key, key), homes, lambda name: f"{homes[name]}.{name}")
+    return f"unknown key{hint}"
 
 
 def _problem(entry: Any) -> tuple[str, str]:
