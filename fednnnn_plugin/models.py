@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,39 +29,30 @@ MODELS: dict[str, Network] = {
 RESNET = "resnet18_gn"
 
 
-class Form(NamedTuple):
-    """What of its images a network depends on: their channels, and places after its layers."""
-
-    channels: int
-    places: int = 0
-
-
-def form_of(name: str, image_shape: Sequence[int]) -> Form | None:
-    """Return the form that a network of this name has for images ``[C, H, W]``."""
-    if len(image_shape) != 3 or not (name in MODELS or name == RESNET):
-        return None
+def form_of(name: str, image_shape: Sequence[int]) -> dict[str, int]:
+    """Return the arguments of a network of this name for images ``[C, H, W]``; none of others."""
+    if len(image_shape) != 3:
+        return {}
     channels, height, width = image_shape
     if name == RESNET:
-        return Form(channels)
+        return {"channels": channels}
+    if name not in MODELS:
+        return {}
     if not (places := MODELS[name].places(height, width)):
         raise UserError(MODEL, f"{name}: images of {height} x {width} are too small for it")
-    return Form(channels, places)
+    return {"channels": channels, "places": places}
 
 
-def form_in(name: str, state: Mapping[str, Tensor]) -> Form | None:
-    """Return the form that a network's saved weights have."""
-    first = next((state[key] for key in ("conv1.weight", "conv11.weight") if key in state), None)
-    if first is None or first.ndim != 4 or not (name in MODELS or name == RESNET):
-        return None
+def form_in(name: str, state: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return the arguments by which a network of this name has these weights; none of others."""
+    convolutions = [state[key] for key in sorted(state) if state[key].ndim == 4]
+    dense = [state[key] for key in sorted(state) if state[key].ndim == 2]
+    if name not in (*MODELS, RESNET) or not convolutions or not dense:
+        return {}
+    channels, last = convolutions[0].shape[1], convolutions[-1]
     if name == RESNET:
-        return Form(first.shape[1])
-    last, dense = (
-        next((state[key] for key in keys if key in state and state[key].ndim > 1), None)
-        for keys in (("conv2.weight", "conv32.weight"), ("fc1.weight",))
-    )
-    if last is None or dense is None or not len(last):
-        return None
-    return Form(first.shape[1], dense.shape[1] // len(last))
+        return {"channels": channels}
+    return {"channels": channels, "places": dense[0].shape[1] // max(len(last), 1)}
 
 
 _WITHOUT_AUXILIARY: dict[str, dict[str, Any]] = {
@@ -90,33 +82,31 @@ def create_model(
     seed: int,
     num_classes: int = 10,
     *,
-    form: Form | None = None,
+    form: Mapping[str, int] = MappingProxyType({}),
     given: object = None,
-    arguments: Mapping[str, object] | None = None,
+    arguments: Mapping[str, object] = MappingProxyType({}),
     allow_code: bool = False,
 ) -> nn.Module:
     """Make a model whose initial weights depend on ``seed`` alone; the generators are restored.
 
-    It is one of ``MODELS`` or ``resnet18_gn``, for images of the ``form``; a classification model
-    of torchvision's; or the user's: what a function makes that was ``given``, or is a
-    ``module:function`` that the user, not a recipe, allows to run; it gets the ``arguments`` too. A
-    model that was given is returned as it is.
+    It is one of ``MODELS`` or ``resnet18_gn``, for images of the ``form`` that `form_of` returns; a
+    classification model of torchvision's; or the user's: what a function makes that was ``given``,
+    or is a ``module:function`` that the user, not a recipe, allows to run; it gets the
+    ``arguments`` too. A model that was given is returned as it is.
     """
     if is_own(name):
         function = find_code(MODEL, name, given, allow_code=allow_code)
-        check_arguments(function, "model_args", arguments or {})
+        check_arguments(function, "model_args", arguments)
         if isinstance(given, nn.Module):
             return given
-        return _own_model(
-            function, f"{MODEL}: {printable(name)}", seed, num_classes, arguments or {}
-        )
+        return _own_model(function, f"{MODEL}: {printable(name)}", seed, num_classes, arguments)
     if problem := unknown_model(name):
         raise UserError(MODEL, f"{name[:60]!r}: {problem}")
     with _drawing_from(seed):
         if name in MODELS:
-            return MODELS[name](num_classes, *form) if form else MODELS[name](num_classes)
+            return MODELS[name](num_classes, **form)
         if name == RESNET:
-            return resnet18_gn(num_classes, form.channels if form else 3)
+            return resnet18_gn(num_classes, **form)
         options = _WITHOUT_AUXILIARY.get(name, {})
         model: nn.Module = _torchvision().get_model(
             name, weights=None, num_classes=num_classes, **options

@@ -14,7 +14,7 @@ from fednnnn_plugin.assembly.vocabulary import Tokens, check_tokens, tokens_of
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.own_data import DATA, bring_data
 from fednnnn_plugin.fingerprint import Fingerprint, code_digests, model_digests, tensors_digest
-from fednnnn_plugin.models import MODEL, Form, create_model, form_of, is_built_in
+from fednnnn_plugin.models import MODEL, create_model, form_of, is_built_in
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.data_spec import data_spec
@@ -87,7 +87,7 @@ def _data(
 
 
 def recipe_model(
-    recipe: Recipe, num_classes: int, given: object, *, form: Form | None = None, allow_code: bool
+    recipe: Recipe, num_classes: int, given: object, *, form: Mapping[str, int], allow_code: bool
 ) -> tuple[nn.Module, Fingerprint]:
     """Make a recipe's model, for images of this form, or what a program gave for it."""
     name = recipe.model_args.model
