@@ -1,7 +1,6 @@
 """FedNNNN and its relatives as the server aggregator of a FedML cross-silo federation."""
 
 import logging
-import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,8 +15,8 @@ from torch import Tensor, nn
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.fedml.model_states import (
+    client_state,
     served_copy,
-    whole_client,
     whole_state,
     with_noise,
 )
@@ -122,16 +121,14 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._clients = RoundClients(args, self._train.max_client_failures, self._round + 1)
         self._places: list[int] = []  # in FedML's list, of the models to aggregate
         log_through_fedml()
-        self._last_round = self._round + getattr(args, "comm_round", math.inf)
+        self._last_round = self._round + self._train.comm_round
         if not is_server:
             self._recipe = self._recipe.model_copy(update={"tracking_args": TrackingArgs()})
         self._files = ServerFiles(self._recipe.tracking_args)
         if is_server:
             check_silos(args, self._round)
             self._restore()
-        cohort = getattr(args, "client_num_per_round", None) or 0
-        settings = recorded_settings(self._recipe, args)
-        self._records = SiloRecords(self._recipe, settings, cohort)
+        self._records = SiloRecords(self._recipe, recorded_settings(self._recipe, args))
         if is_server:
             self._records.say_settings(self._recipe, served_alone=global_privacy())
 
@@ -211,7 +208,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         clients: list[tuple[Any, State | None]] = []
         for position, (samples, state) in enumerate(raw_client_model_or_grad_list):
             try:
-                clients.append((samples, whole_client(self.model, state)))
+                clients.append((samples, client_state(self.model, state)))
             except UserError as error:
                 self._clients.fail(position, error)
                 clients.append((samples, None))
@@ -220,7 +217,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if is_changing():
             layout = self._server.layout
             self._clients.keep_norms([model for _, model in clients], layout, layout.gather(w_t))
-        kept, self._places = before_aggregation(clients, whole_state(self.model, w_t), names)
+        kept, self._places = before_aggregation(clients, w_t, names)
         for position, (_, model) in enumerate(clients):
             if model is not None and position not in self._places:
                 why = f"by {self.args.defense_type}" if is_finite(model) else "not finite"
@@ -241,7 +238,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             RunError: no model could be averaged, or the served model overflowed; the federation
                 is as it was before.
         """
-        server, tied, weightless = self._server, aliases(self.model), 0
+        server, weightless = self._server, 0
         memory = server.memory_dict(self._state)
         device = next(self.model.parameters()).device
         before = server.restore(named_tensors(self.model) | memory, device)
@@ -255,8 +252,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 continue
             weight = 1.0 if self._train.client_weighting == "uniform" else samples
             try:
-                once = {name: t for name, t in model.items() if name not in tied}
-                part.add(once, weight, self._clients.name(position), self._clients.id(position))
+                part.add(model, weight, self._clients.name(position), self._clients.id(position))
             except UserError as error:
                 self._clients.fail(position, error)
         if not part.clients:

@@ -44,10 +44,11 @@ def refuse_images_of_other_form(model: nn.Module, images: Tensor) -> None:
         )
 
 
-def whole_client(model: nn.Module, state: Any) -> State:
+def client_state(model: nn.Module, state: Any) -> State:
     """Return a client's model, with our frozen parameters where it lacks them, as LoRA's does.
 
-    One that is another model than ours is refused, before FedML's code meets it.
+    Tied tensors are in it once. One that is another model than ours is refused, before FedML's code
+    meets it.
     """
     parameters = model.named_parameters(remove_duplicate=False)
     frozen = {name: p.detach() for name, p in parameters if not p.requires_grad}
@@ -55,8 +56,8 @@ def whole_client(model: nn.Module, state: Any) -> State:
     check_client(state, forms, frozen)
     state = OrderedDict((name, state.get(name, frozen.get(name))) for name in forms)
     for name, first in aliases(model).items():
-        one, other = state[name], state[first].to(state[name].device)
-        if not torch.equal(one.nan_to_num(), other.nan_to_num()):
+        one, other = state.pop(name), state[first]
+        if not torch.equal(one.nan_to_num(), other.to(one.device).nan_to_num()):
             raise UserError(name, f"differs from {first}, to which it is tied")
     return state
 

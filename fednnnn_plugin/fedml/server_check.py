@@ -11,7 +11,7 @@ from fednnnn_plugin.errors import UserError, UserErrors, printable, shown
 from fednnnn_plugin.fedml.methods import refuse_near_miss
 from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_files import ServerFiles
-from fednnnn_plugin.fedml.settings import COUNTS, continue_from_state, server_recipe
+from fednnnn_plugin.fedml.settings import continue_from_state, server_recipe
 from fednnnn_plugin.fedml.silos import check_silos, read_addresses
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe
@@ -41,9 +41,9 @@ def check_server(path: Path) -> str:
 
     tried(refuse_near_miss, args)
     tried(continue_from_state, args)
-    recipe = tried(server_recipe, args, also=COUNTS)
-    numbers = {key: getattr(args, key, None) for key in COUNTS}
-    if all(isinstance(value, int) for value in numbers.values()):
+    recipe = tried(server_recipe, args)
+    counts = ("client_num_in_total", "client_num_per_round")
+    if all(isinstance(getattr(args, key, None), int) for key in counts):
         tried(check_silos, args, 0)
         tried(check_security, args)
     tried(read_addresses, args)

@@ -37,7 +37,9 @@ from fednnnn_plugin.server.rules import RULES, find_rule, load_rule
 from fednnnn_plugin.user_code import names_code
 
 AUTO = "auto"  # of start_round: the rounds that the server's state has
+_COUNTS = ("client_num_in_total", "client_num_per_round", "comm_round")
 _SERVER_KEYS = (
+    *_COUNTS,
     *("random_seed", "client_weighting", "max_client_norm", "max_client_failures"),
     *(key for key in cross_silo_keys() if key != "client_threads"),
     *("warn_norm_ratio", "warn_alignment", "warn_weight_share"),
@@ -57,9 +59,8 @@ _OF_SIMULATIONS = {
 }
 _SECURE = ("LSA", "SA")  # FedML's light and plain secure aggregation
 
-# A recipe needs these; a deployment may call them otherwise where it does not use ours.
-COUNTS = ("client_num_in_total", "client_num_per_round", "comm_round")
-_STAND_INS = dict.fromkeys((*COUNTS, *TRAINING_KEYS), 1)
+# A recipe needs these; the other side of a deployment may call them otherwise.
+_STAND_INS = dict.fromkeys((*_COUNTS, *TRAINING_KEYS), 1)
 # FedML sets it itself, to client_num_per_round or to the size of the MPI world.
 _NOT_THE_USERS = {"worker_num"}
 # Of dataset image_folder only; another data set's script may use such names for its own purposes.
@@ -120,12 +121,11 @@ def script_recipe(
     return build(Path(file).stem or str(named or "args"), values, caller)
 
 
-def server_recipe(args: Any, method: str | None = None, *, also: tuple[str, ...] = ()) -> Recipe:
+def server_recipe(args: Any, method: str | None = None) -> Recipe:
     """Return what a silo's server reads.
 
     ``method`` is ours, or a custom one; None takes ``federated_optimizer`` if that is one, else
-    FedNNNN. Secure aggregation is refused, and so is a sampler of the user's. ``also`` are keys
-    that FedML itself reads.
+    FedNNNN. Secure aggregation is refused, and so is a sampler of the user's.
     """
     named = getattr(args, "federated_optimizer", None)
     if named in _SECURE:
@@ -151,7 +151,7 @@ def server_recipe(args: Any, method: str | None = None, *, also: tuple[str, ...]
     warn_of_near_keys(args)
     warn_of_unused_keys(args, simulation=False)
     every = dict.fromkeys(key for other in RULES.values() for key in other.keys)
-    keys = (*_SERVER_KEYS, *also, *every)
+    keys = (*_SERVER_KEYS, *every)
     clients = dict.fromkeys(METHODS[rule.client_method].keys if rule.client_method else (), 0.0)
     return _recipe(args, keys, federated_optimizer=method, **clients)
 

@@ -20,11 +20,12 @@ _log = logging.getLogger(__name__)
 class SiloRecords(ServerRecords):
     """The rounds of a silos' server: an INFO line each, beside what is kept in ``metrics_path``."""
 
-    def __init__(self, recipe: Recipe, settings: Mapping[str, Any], cohort: int) -> None:
+    def __init__(self, recipe: Recipe, settings: Mapping[str, Any]) -> None:
         train, tracking = recipe.train_args, recipe.tracking_args
         super().__init__(tracking.metrics_path, train.start_round, "start_round", settings)
         limited = train.max_client_norm is not None
-        self._watch = RoundWatch(cohort, thresholds(tracking), limited=limited)
+        watched = train.client_num_per_round, thresholds(tracking)
+        self._watch = RoundWatch(*watched, limited=limited)
         self._prometheus = file_to_write("prometheus_path", tracking.prometheus_path)
 
     def say_settings(self, recipe: Recipe, *, served_alone: bool) -> None:

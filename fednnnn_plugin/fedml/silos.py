@@ -18,10 +18,7 @@ def check_silos(args: Any, start_round: int) -> None:
     FedML's server draws ``client_num_per_round`` of the silos in ``client_id_list``, and then
     averages the first ``worker_num`` of that list, whichever were drawn.
     """
-    drawn = getattr(args, "client_num_per_round", None)
-    waited_for = getattr(args, "worker_num", None)
-    if drawn is None:
-        return
+    drawn, waited_for = args.client_num_per_round, getattr(args, "worker_num", None)
     if waited_for is not None and waited_for != drawn:
         raise UserError(
             "device_args.worker_num",
@@ -81,9 +78,8 @@ def read_addresses(args: Any) -> list[str]:
 
 def _warn_of_drawn_data(args: Any, start_round: int) -> None:
     """Say what FedML's draws leave out, where not all clients' data take part in every round."""
-    total = getattr(args, "client_num_in_total", None)
-    drawn = args.client_num_per_round
-    if total is None or total == drawn:
+    total, drawn = args.client_num_in_total, args.client_num_per_round
+    if total == drawn:
         return
     anew = "; after a restart its draws begin anew, unlike an uninterrupted federation's"
     _log.warning(

@@ -44,7 +44,8 @@ def secured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., fp.FedNNNNAggregat
     def build(model: nn.Module | None = None, **values) -> fp.FedNNNNAggregator:
         torch.manual_seed(0)
         others = {"gamma": None, "process_id": 0, "enable_cuda_rpc": False}
-        others["worker_num"] = values.get("client_num_per_round", 2)
+        counts = ("worker_num", "client_num_in_total")
+        others |= dict.fromkeys(counts, values.get("client_num_per_round", 2))
         others |= {switch: kind in values for switch, kind in SWITCHES.items()}
         return silo(model or net(), "NormNorm", **others | values)
 
