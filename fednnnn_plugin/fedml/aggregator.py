@@ -158,6 +158,11 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         return self._round
 
     @property
+    def rounds_left(self) -> int:
+        """How many of ``comm_round`` rounds are left."""
+        return self._last_round - self._round
+
+    @property
     def state_path(self) -> Path | None:
         """Where the server's state is stored, if it is."""
         return self._files.state_path
@@ -304,13 +309,13 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     def _hands_over(self) -> bool:
         """Tell whether the evaluation model is handed over in the place of the served one."""
-        return self._round == self._last_round and not global_privacy()
+        return not self.rounds_left and not global_privacy()
 
     def _is_tested(self) -> bool:
         """Tell whether FedML's server tests after this round, as it decides it."""
         number = self._round - self._train.start_round - 1
         every = getattr(self.args, "frequency_of_the_test", 0)
-        return self._round == self._last_round or (every > 0 and number % every == 0)
+        return not self.rounds_left or (every > 0 and number % every == 0)
 
     def _restore(self) -> None:
         """Resume from the state file, if there is one."""

@@ -10,6 +10,7 @@ from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 from fedml.cross_silo.server.message_define import MyMessage
 
 from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 
 _log = logging.getLogger(__name__)
 _GOODBYES = 120.0  # seconds that clients have, after the last round, to say that they are finished
@@ -27,13 +28,18 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         self._restarted: set[Any] = set()
         super().__init__(*args, **named)
 
+    @property
+    def _ours(self) -> FedNNNNAggregator:
+        aggregator: FedNNNNAggregator = self.aggregator.aggregator
+        return aggregator
+
     def send_message_check_client_status(self, receive_id: Any, datasilo_index: Any) -> None:
         """Ask a client whether it is there; end it where this server continues by itself.
 
         It is then a client of the server before: it takes no other first model, and has to start
         again. After that it counts its rounds anew.
         """
-        if self.backend == "GRPC" and self._starts_at_state() and self._done():
+        if self.backend == "GRPC" and self._ours.is_at_its_state and self._ours.rounds_done:
             self._restarted.add(receive_id)
             self.send_message_finish(receive_id, datasilo_index)
         else:
@@ -45,13 +51,13 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
             super().process_online_status(client_status, msg_params)
             return
         sender, clients = msg_params.get_sender_id(), list(self.client_id_list_in_this_round)
-        if self.args.round_idx >= self.round_num:
+        if not self._ours.rounds_left:
             self.send_message_finish(sender, 0)
         elif sender in clients:
             _log.warning(
                 "round %d: the client of rank %s has started again, and trains in this round; its "
                 "own count of rounds, and with our trainer its draws, begin anew",
-                *(self._done() + 1, sender),
+                *(self._ours.rounds_done + 1, sender),
             )
             self._restarted.add(sender)
             self._awaited[sender] = 0
@@ -62,11 +68,11 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         """End with the last client; one that ends before the last round has to start again."""
         if not self.is_initialized:
             self.client_online_mapping.pop(str(msg_params.get_sender_id()), None)
-        if self.args.round_idx < self.round_num and not self._is_last():
+        if self._ours.rounds_left:
             _log.warning(
                 "round %d: the client of rank %s has ended before the last round (its "
                 "comm_round?): start it again",
-                *(self._done() + 1, msg_params.get_sender_id()),
+                *(self._ours.rounds_done + 1, msg_params.get_sender_id()),
             )
             return
         super().process_finished_status(client_status, msg_params)
@@ -80,7 +86,7 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         self, receive_id: Any, global_model_params: Any, client_index: Any, *rest: Any
     ) -> Any:
         """Send the model of a round; after the last one end who would go on training."""
-        if self._is_last() and receive_id in self._restarted:
+        if not self._ours.rounds_left and receive_id in self._restarted:
             self.send_message_finish(receive_id, client_index)
             return (*rest, None, None)[:2]
         self._awaited[receive_id] += 1
@@ -94,18 +100,18 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         if not self.is_initialized:
             return  # of the server before this one: the round begins when all clients are here
         self._awaited[sender] -= 1
-        if self.args.round_idx >= self.round_num:
+        if not self._ours.rounds_left:
             self.send_message_finish(sender, 0)
             return
         if self._awaited[sender] > 0:
             _log.warning(
                 "round %d: the client of rank %s: its model is of an earlier round: left out; the "
                 "one of this round is awaited",
-                *(self._done() + 1, sender),
+                *(self._ours.rounds_done + 1, sender),
             )
             return
         super().handle_message_receive_model_from_client(msg_params)
-        if self.args.round_idx >= self.round_num and self.backend == "GRPC":
+        if not self._ours.rounds_left and self.backend == "GRPC":
             timer = threading.Timer(_GOODBYES, self._end)
             timer.daemon = True
             timer.start()
@@ -125,39 +131,23 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
             self._say_gone(message.get_receiver_id(), error)
 
     def _say_gone(self, rank: Any, error: Exception) -> None:
-        done, code = self._done(), getattr(error, "code", lambda: None)()
+        ours, code = self._ours, getattr(error, "code", lambda: None)()
         why = f"the client of rank {rank} cannot be reached ({getattr(code, 'name', 'no answer')})"
-        if self._is_last() or self.args.round_idx >= self.round_num:
+        if not ours.rounds_left:
             _log.warning("%s: it does not get the final model", why)
             goodbye = Message(MyMessage.MSG_TYPE_C2S_CLIENT_STATUS, rank, self.get_sender_id())
             self.process_finished_status(self.RUN_FINISHED_STATUS_FLAG, goodbye)
             return
-        kept = self.aggregator.aggregator.state_path
-        stored = (
-            f"is stored in {kept}" if kept else "is not stored (tracking_args.server_state_path)"
+        stored = "is not stored (tracking_args.server_state_path)"
+        if ours.state_path:
+            stored = f"is stored in {ours.state_path}"
+        again = (
+            f"end all processes and start server and clients again with start_round: "
+            f"{ours.rounds_done} and comm_round: {ours.rounds_left}"
         )
-        left = self.round_num - self.args.round_idx - (self._averaged() > self.args.round_idx)
-        again = "end all processes and start server and clients again"
-        again = f"{again} with start_round: {done} and comm_round: {left}"
-        if self._starts_at_state():
+        if ours.is_at_its_state:
             again = "start the server again, and the clients that end"
-        raise RunError(f"{why}: round {done} {stored}; to continue, {again}") from None
-
-    def _starts_at_state(self) -> bool:
-        """Say whether ``start_round`` is ``auto``."""
-        return bool(self.aggregator.aggregator.is_at_its_state)
-
-    def _done(self) -> int:
-        """Return how many rounds of the federation are done."""
-        return int(self.aggregator.aggregator.rounds_done)
-
-    def _averaged(self) -> int:
-        """Return how many rounds of those that FedML counts are averaged; one may be being sent."""
-        return self._done() - int(getattr(self.args, "start_round", 0) or 0)
-
-    def _is_last(self) -> bool:
-        """Say whether the last round is averaged."""
-        return self._averaged() >= self.round_num
+        raise RunError(f"{why}: round {ours.rounds_done} {stored}; to continue, {again}") from None
 
     def _end(self) -> None:
         if self.com_manager.is_running:
