@@ -1,9 +1,11 @@
 """Whether a model's vocabulary has the tokens of the data, before any client trains."""
 
 import copy
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,18 +18,17 @@ from fednnnn_plugin.user_code import user_code
 
 @dataclass
 class Tokens:
-    """The least and the largest token of each client and of the test; and one sample, [1, ...]."""
+    """The least and the largest token, each with whose it is; and one sample, [1, ...]."""
 
-    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    ends: list[tuple[int, str]] = field(default_factory=list)
     sample: Tensor | None = None
 
     def add(self, whose: str, inputs: Tensor) -> None:
         """Add some inputs of a client; those that are no int64 are no tokens."""
         if inputs.dtype != torch.int64 or not inputs.numel():
             return
-        seen = (int(inputs.min()), int(inputs.max()))
-        low, high = self.ranges.get(whose, seen)
-        self.ranges[whose] = min(low, seen[0]), max(high, seen[1])
+        seen = [*self.ends, (int(inputs.min()), whose), (int(inputs.max()), whose)]
+        self.ends = [min(seen, key=itemgetter(0)), max(seen, key=itemgetter(0))]
         self.sample = inputs[:1].clone()  # a worker's tensor holds a file descriptor
 
 
@@ -42,47 +43,32 @@ def tokens_of(data: FederatedData) -> Tokens:
 
 
 def check_tokens(model: nn.Module, where: str, tokens: Tokens) -> None:
-    """Refuse tokens that the embedding which reads them has no row for."""
-    if tokens.sample is None:
-        return
-    for name, rows in _embeddings(model, tokens.sample).items():
-        for whose, ends in tokens.ranges.items():
-            wrong = [token for token in ends if not 0 <= token < rows]
-            # A model may bring them into its range itself.
-            if wrong and name in _embeddings(model, tokens.sample, wrong[:1]):
-                raise UserError(
-                    where,
-                    f"{whose}: token {wrong[0]}: {name} of the model has rows for 0 to {rows - 1}",
-                )
+    """Refuse a token that an embedding of the model gets as it is, and has no row for.
 
-
-def _embeddings(
-    model: nn.Module, sample: Tensor, tokens: Sequence[int] = (0, 1)
-) -> Mapping[str, int]:
-    """Return the embeddings that read the model's inputs as they are, and their numbers of rows.
-
-    Where the model gets one of the tokens everywhere, so do they.
+    The model gets a sample of that token alone; it may bring tokens into its range itself.
     """
-    model = copy.deepcopy(model).eval()
-    like = next(model.parameters(), sample)
-    read: dict[str, set[int]] = {}
-    rows: dict[str, int] = {}
+    for token, whose in tokens.ends:
+        assert tokens.sample is not None
+        if missing := _without_row(model, torch.full_like(tokens.sample, token), token):
+            raise UserError(where, f"{whose}: token {token}: {missing}")
 
-    def watch(name: str, embedding: nn.Embedding | nn.EmbeddingBag) -> None:
-        def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if inputs and torch.equal(inputs[0], given):
-                read.setdefault(name, set()).add(int(given.flatten()[0]))
 
-        rows[name] = embedding.num_embeddings
-        embedding.register_forward_pre_hook(note)
+def _without_row(model: nn.Module, inputs: Tensor, token: int) -> str:
+    """Say which embedding has no row for the token that all ``inputs`` are; nothing if none."""
+    model, missing = copy.deepcopy(model).eval(), list[str]()
+
+    def look(name: str, embedding: Any, given: tuple[Tensor, ...]) -> None:
+        rows = embedding.num_embeddings
+        if given and bool((given[0] == token).all()) and not 0 <= token < rows:
+            missing.append(f"{name} of the model has rows for 0 to {rows - 1}")
+            raise IndexError  # a GPU cannot compute any more after such a look-up
 
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            watch(name, module)
-    for token in tokens:
-        given = torch.full_like(sample, token, device=like.device)
-        # What else is wrong with the model is said by who tries it on real samples.
-        seeded = isolated_generators(0, "model check")
-        with suppress(UserError), user_code("model"), torch.no_grad(), seeded:
-            model(given)
-    return {name: rows[name] for name, seen in read.items() if len(seen) == len(tokens)}
+            module.register_forward_pre_hook(partial(look, name))
+    device = next(model.parameters(), inputs).device
+    # What else is wrong with the model is said by who tries it on real samples.
+    seeded = isolated_generators(0, "model check")
+    with suppress(UserError), user_code("model"), torch.no_grad(), seeded:
+        model(inputs.to(device))
+    return "".join(missing)
