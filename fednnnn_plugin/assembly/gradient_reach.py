@@ -54,7 +54,9 @@ class Reach:
     def __init__(
         self, trains: nn.Module, copied: nn.Module, given: nn.Module | None, where: str
     ) -> None:
-        self._trains, self._copied, self._given, self._where = trains, copied, given, where
+        self._copied, self._given, self._where = copied, given, where
+        self._trained = _names(copied)
+        self._own, self._original = _names(trains) | self._trained, _names(given)
         self._forms, self._versions = parameter_forms(copied), _versions(given)
 
     def check_test(self, outputs: Tensor) -> None:
@@ -63,8 +65,7 @@ class Reach:
 
     def reaches(self, loss: Tensor) -> bool:
         """Tell whether a loss has a gradient for any parameter."""
-        own = _names(self._trains) | _names(self._copied)
-        return any(id(leaf) in own for leaf in _leaves(loss))
+        return any(id(leaf) in self._own for leaf in _leaves(loss))
 
     def check(self, outputs: Tensor, loss: Tensor, *again: Tensor) -> list[str]:
         """Refuse a pass in training whose gradients belong to no parameter that a client trains.
@@ -76,12 +77,11 @@ class Reach:
             Warnings.
         """
         check_forms(self._where, self._forms, parameter_forms(self._copied))
-        own = _names(self._trains) | _names(self._copied)
         lasting = {id(leaf) for each in again for leaf in _leaves(each)}
         for begin, source in ((outputs, self._where), (loss, "train_args.loss")):
             self._check_original(begin, source)
             for leaf in _leaves(begin):
-                foreign = id(leaf) not in own
+                foreign = id(leaf) not in self._own
                 if foreign and (isinstance(leaf, nn.Parameter) or id(leaf) in lasting):
                     raise UserError(
                         source,
@@ -91,11 +91,11 @@ class Reach:
                         "nn.Parameter, a layer of a list in nn.ModuleList), or freeze it with "
                         "requires_grad_(False)",
                     )
-        reached = {own.get(id(leaf)) for leaf in _leaves(loss)}
         for name, version in _versions(self._given).items():
             if version != self._versions[name]:
                 raise self._of_original(self._where, f"a forward pass changes {printable(name)}")
-        trained = [n for n in _names(self._copied).values() if self._forms[n].requires_grad]
+        reached = {self._own.get(id(leaf)) for leaf in _leaves(loss)}
+        trained = [name for name in self._trained.values() if self._forms[name].requires_grad]
         left = [name for name in trained if name not in reached]
         if len(left) == len(trained):
             raise UserError(self._where, "its loss has no gradient for any of its parameters")
@@ -107,9 +107,8 @@ class Reach:
         ]
 
     def _check_original(self, begin: Tensor, source: str) -> None:
-        original = _names(self._given)
-        for leaf in _leaves(begin) if original else ():
-            if name := original.get(id(leaf)):
+        for leaf in _leaves(begin) if self._original else ():
+            if name := self._original.get(id(leaf)):
                 raise self._of_original(source, f"gradients reach {printable(name)}")
 
     @staticmethod
