@@ -11,7 +11,7 @@ from fednnnn_plugin.assembly.rates import SCHEDULE
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, name_client_method
 from fednnnn_plugin.data.own_data import DATA
-from fednnnn_plugin.errors import UserError, shown
+from fednnnn_plugin.errors import UserError, did_you_mean, shown
 from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
 from fednnnn_plugin.rounds.augmentation import TRANSFORM, Transform
@@ -77,6 +77,8 @@ _SETTINGS = (SCHEDULE, STOP)
 
 def names_and_objects(given: Objects) -> tuple[list[str], dict[str, object]]:
     """Divide what a program gives into overrides, of names, and objects by ``section.key``."""
+    if unknown := sorted(given.keys() - _KEYS.keys()):
+        raise UserError(unknown[0], f"unknown argument{did_you_mean(unknown[0], _KEYS)}")
     things = {_KEYS[name]: thing for name, thing in given.items() if thing is not None}
     settings = {key: x for key, x in things.items() if isinstance(x, str) or _is_setting(key, x)}
     return as_options(settings), {k: x for k, x in things.items() if k not in settings}

@@ -66,6 +66,7 @@ GRIDS = ([], [True], "", None, True, "1:2:0", "1,1.0", "1:nan:1", "1e999999", MA
         ({"jobs": 2, "model": torch.nn.Linear(1, 1)}, "jobs: 2: objects "),
         ({"study": 3}, "study: 3: "),
         ({"overrides": 3}, "overrides: 3: "),
+        ({"modle": 3}, "modle: .*model"),
     ],
 )
 def test_wrong_argument_is_one_line(given: Any, start: str) -> None:
