@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from fednnnn_plugin.followers.follower import Follower as Follower
     from fednnnn_plugin.quantities import RoundRecord as RoundRecord
     from fednnnn_plugin.reporting import figures as figures
+    from fednnnn_plugin.reporting.build import report as report
     from fednnnn_plugin.reporting.frames import layer_norms as layer_norms
     from fednnnn_plugin.reporting.frames import read_runs as read_runs
     from fednnnn_plugin.reporting.frames import summary as summary
-    from fednnnn_plugin.reporting.page import report as report
     from fednnnn_plugin.reporting.result_tables import class_results as class_results
     from fednnnn_plugin.reporting.result_tables import client_results as client_results
     from fednnnn_plugin.run_folder.nwda import NWDARecorder as NWDARecorder
@@ -66,7 +66,7 @@ _HOMES = {
     "partition": "data.partition",
     "read_runs": "reporting.frames",
     "register": "fedml.hook",
-    "report": "reporting.page",
+    "report": "reporting.build",
     "rule": "server.rules",
     "run": "assembly.run",
     "summary": "reporting.frames",

@@ -21,7 +21,7 @@ from fednnnn_plugin.cli import main
 from fednnnn_plugin.cli.short_options import short_overrides
 from fednnnn_plugin.recipe import list_recipes
 from fednnnn_plugin.reporting.arguments import run_paths
-from fednnnn_plugin.reporting.page import report
+from fednnnn_plugin.reporting.build import report
 from fednnnn_plugin.tuning.tuning import tune
 
 from .support.commands import RECIPE, quick

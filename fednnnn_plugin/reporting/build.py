@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,15 +15,18 @@ from urllib.parse import quote
 import jinja2
 import pandas as pd
 
-from fednnnn_plugin.errors import UserError, check_known, printable
+from fednnnn_plugin.errors import UserError, check_known, in_python, printable
 from fednnnn_plugin.reporting import runs as run_folders
 from fednnnn_plugin.reporting import search_figures, tables
 from fednnnn_plugin.reporting.arguments import (
     FORMAT,
     HUE,
     LAYERS,
+    OUT,
     checked_names,
+    checked_path,
     parsed_target,
+    run_paths,
 )
 from fednnnn_plugin.reporting.cells import as_csv
 from fednnnn_plugin.reporting.charts import Chart, condition_charts
@@ -32,6 +36,7 @@ from fednnnn_plugin.reporting.study import Study, is_study, read_study
 from fednnnn_plugin.reporting.style import drawn
 from fednnnn_plugin.reporting.typeset import Table, escaped
 
+_log = logging.getLogger(__name__)
 FORMATS = ("svg", "pdf", "png")
 
 
@@ -53,6 +58,56 @@ class Section:
     charts: list[Chart]
 
 
+@in_python
+def report(
+    *runs: Path | str | Iterable[Path | str],
+    out: Path | str = "report",
+    layers: str | Sequence[str] = (),
+    target: float | str | None = None,
+    formats: str | Sequence[str] = (),
+    hue: str | Sequence[str] = (),
+    overwrite: bool = False,
+) -> Path:
+    """Make tables, figures and a page from runs and studies, like ``fednnnn report``.
+
+    What was left out is logged as a warning.
+
+    Args:
+        runs: run folders, study folders, or folders of them, as for
+            :func:`~fednnnn_plugin.read_runs`.
+        out: where tables, figures and ``index.html`` go.
+        layers: a module or modules whose norms to show, such as ``"fc3"``; by default the last one
+            named ``fc…`` and the last one named ``conv…``.
+        target: an accuracy in (0, 1], or a value of the runs' first metric; or a text such as
+            ``"worst_10=0.6"``, of ``accuracy``, ``loss``, a first metric, or ``worst_10``, the
+            accuracy of the worst tenth of the clients. A table says which
+            round reaches it first: the median over seeds, and how many got there.
+        formats: ``"pdf"``, ``"png"`` or both: further files of each figure, beside its SVG.
+        hue: the column or columns of :func:`~fednnnn_plugin.read_runs` whose values tell lines
+            apart; by default the method, and the settings that differ.
+        overwrite: replace an earlier report in ``out``.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UserError: no run was found, a bad argument, or ``out`` has a report and ``overwrite`` is
+            not set, or has files of such names that are of no report.
+    """
+    built = build_report(
+        run_paths(runs),
+        checked_path(OUT, out),
+        layers=layers,
+        target=target,
+        formats=formats,
+        hue=hue,
+        overwrite=overwrite,
+    )
+    for warning in built.warnings:
+        _log.warning("%s", warning)
+    return built.page
+
+
 def build_report(
     paths: Sequence[Path],
     out: Path,
@@ -65,10 +120,7 @@ def build_report(
 ) -> Report:
     """Read run folders, study folders, or folders of them, and write their report.
 
-    With ``overwrite`` an earlier report in ``out`` is replaced. ``target`` is an accuracy in
-    (0, 1], or a value of the runs' metric, or ``"worst_10=0.6"``; ``formats`` beside SVG are
-    ``pdf`` and ``png``; without ``layers`` the norms of the paper's are shown; ``hue`` are the
-    columns of ``read_runs`` that tell lines apart, instead of the method and what differs.
+    The arguments are those of :func:`report`, which takes patterns as well.
     """
     check_free(out, overwrite=overwrite)
     metric, value = (None, None) if target is None else parsed_target(target)
