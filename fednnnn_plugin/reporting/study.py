@@ -139,6 +139,11 @@ class Study:
         best = self.best(step)
         return {} if best is None else {key: float(best[key]) for key in step.grid}
 
+    @property
+    def choice(self) -> dict[str, float]:
+        """The values that all steps chose, by key."""
+        return {key: value for step in self.plan.steps for key, value in self.chosen(step).items()}
+
 
 def is_study(folder: Path) -> bool:
     """Whether a folder holds a study."""

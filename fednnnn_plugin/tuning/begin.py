@@ -20,7 +20,7 @@ from fednnnn_plugin.errors import OVERRIDES, RESUME, RunError, UserError, UserEr
 from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.recipe import Recipe, differences
 from fednnnn_plugin.recipe.data_spec import data_spec
-from fednnnn_plugin.reporting.study import Plan, is_study, read_plan, read_study
+from fednnnn_plugin.reporting.study import Plan, is_study, read_study
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.tuning.options import (
@@ -43,10 +43,9 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     functions = find_functions(recipe, objects, allow_code=folder.allow_code)
     if is_own(model := recipe.model_args.model):
         find_code(MODEL, model, objects.get(MODEL), allow_code=folder.allow_code)
-    measures = [
-        Measure(name, not higher_is_better(metric)) for name, metric in functions.metrics.items()
-    ]
-    plan = make_plan(recipe, given, measures[0] if measures else None)
+    metrics = functions.metrics.items()
+    first = next((Measure(name, not higher_is_better(metric)) for name, metric in metrics), None)
+    plan = make_plan(recipe, given, first)
     where = f"{STUDY}: {folder.path}"
     if is_study(folder.path):
         raise UserError(where, "it holds a study", f"continue with {RESUME}, or choose another")
@@ -73,7 +72,8 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
 
 def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     """Refuse to continue with another recipe, other settings, code or data than the study's."""
-    stored = options_of(read_plan(folder.path)).planned
+    study = read_study(folder.path)
+    stored = options_of(study.plan).planned
     changed = differences(folder.load([]), load([]))
     changed |= {key: (stored.get(key), value) for key, value in given.planned.items()}
     differing = [
@@ -83,7 +83,6 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     ]
     if differing:
         raise UserErrors(differing)
-    study = read_study(folder.path)
     for step in study.plan.steps:
         if best := study.chosen(step):
             for name in study.plan.run_folders:

@@ -117,9 +117,7 @@ class StudyFolder:
         It runs as the recipe did: on all training samples and tested on the test samples, unless
         the recipe itself holds some out.
         """
-        plan = study.plan
-        chosen = {key: value for s in plan.steps for key, value in study.chosen(s).items()}
-        values = recipe_values(self.load([]), chosen)
+        plan, values = study.plan, recipe_values(self.load([]), study.choice)
         recipe = self.load([f"{key}={value!r}" for key, value in values.items()])
         lines = [
             f"Recipe {plan.recipe} with the values that fednnnn tune chose.",

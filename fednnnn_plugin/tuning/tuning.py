@@ -197,9 +197,7 @@ def tune_recipe(
         for line in described(folder.load, read_plan(folder.path)):
             say(line)
         found = search(folder, say, jobs)
-    steps = found.plan.steps
-    say(found.counts(steps))
-    say(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")
+    say(found.counts(found.plan.steps))
+    say(f"best: {shown_values(found.choice)}")
     say(f"recipe: {folder.best}")
-    best = {key: value for step in steps for key, value in found.chosen(step).items()}
-    return Tuning(folder.path, best, folder.best, found.trials)
+    return Tuning(folder.path, found.choice, folder.best, found.trials)
