@@ -16,8 +16,13 @@ from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consis
 from torch import nn
 
 from fednnnn_plugin.errors import UserError, check_known, printable, reason
-from fednnnn_plugin.flower.metrics import client_result, evaluation_of, round_metrics
-from fednnnn_plugin.flower.replies import model_of, weight_of
+from fednnnn_plugin.flower.messages import (
+    client_result,
+    evaluation_of,
+    model_of,
+    round_metrics,
+    weight_of,
+)
 from fednnnn_plugin.run_folder.kept_server import KeptServer
 from fednnnn_plugin.run_folder.server_state import file_to_write
 from fednnnn_plugin.server.admission import checked_positive
