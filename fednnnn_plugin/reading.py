@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 from yaml.constructor import ConstructorError
 
-from fednnnn_plugin.errors import UserError, printable, shown
+from fednnnn_plugin.errors import UserError, printable, reason, shown
+from fednnnn_plugin.files import open_regular
 
 MAX_BYTES = 1 << 18
 _MAX_DIGITS = 100
@@ -32,16 +33,10 @@ def read_mapping(path: Path, of: str) -> dict[str, Any]:
     """Read a YAML file that holds a mapping; a ``UserError`` says why it cannot be read."""
     where = printable(path)
     try:
-        if not path.is_file():
-            kind = "not a regular file" if path.exists() else "no such file"
-            raise UserError(where, kind, "must be a YAML file")
-        with path.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise UserError(where, f"larger than {MAX_BYTES // 1024} KiB")
-        values = read_yaml(content.decode("utf-8-sig"))
+        with open_regular(path, MAX_BYTES) as stream:
+            values = read_yaml(stream.read().decode("utf-8-sig"))
     except OSError as error:
-        raise UserError(where, f"cannot be read: {error.strerror}") from None
+        raise UserError(where, f"cannot be read: {reason(error)}") from None
     except UnicodeDecodeError as error:
         raise UserError(where, f"not text in UTF-8 (byte {error.start})") from None
     except NotReadableError as error:

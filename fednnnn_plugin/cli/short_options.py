@@ -63,10 +63,11 @@ def _clients(text: str) -> list[str]:
 
 
 def _method(recipe: str, name: str) -> list[str]:
-    """Name the rule, and take back the keys of the recipe's rule that this one does not have."""
+    """Name the rule, and take back the keys of methods that it does not have."""
     from fednnnn_plugin.client.methods import METHODS
     from fednnnn_plugin.packaged_recipes import find_recipe
     from fednnnn_plugin.reading import read_mapping
+    from fednnnn_plugin.recipe.method_keys import method_keys
     from fednnnn_plugin.server.rules import RULES
     from fednnnn_plugin.user_code import is_own
 
@@ -79,10 +80,7 @@ def _method(recipe: str, name: str) -> list[str]:
     train = read_mapping(find_recipe(recipe), "sections such as train_args").get("train_args")
     train = train if isinstance(train, dict) else {}
     stays = METHODS.get(str(train.get("client_method")))
-    before = RULES.get(str(train.get("federated_optimizer")))
-    keys = dict(before.keys) if before else {}
-    if before and before.client_method:
-        keys |= METHODS[before.client_method].keys
     kept = {*(stays.keys if stays else ()), *(RULES[rule].keys if rule in RULES else ())}
-    dropped = [f"train_args.{key}=null" for key in keys if key in train and key not in kept]
+    of_methods = [key for key in method_keys() if key in train and key not in kept]
+    dropped = [f"train_args.{key}=null" for key in of_methods]
     return [f"train_args.federated_optimizer={rule}", *dropped]

@@ -233,7 +233,7 @@ def test_keys_that_overrule_each_other(recipe_file: Path) -> None:
         (b"a: !!python/name:os.system\n", "line 1: .* tag:yaml.org,2002:python/name:os.system "),
         (b"a: " + b"9" * 5000, "line 1: .*100 digits"),
         (b"[" * 700, ".*deep"),
-        (b"#" * (300 << 10), ".*256 KiB"),
+        (b"#" * (300 << 10), ".*262144 bytes"),
         (b"? [1]\n: 2\n", "line 1: .*key"),
     ],
 )
