@@ -64,7 +64,12 @@ def launches(recipe: Recipe, data: FederatedData, device: torch.device, first: G
 def steps(groups: list[Group], sizes: list[int], sgd: LocalSGD) -> int:
     """Count the steps of a round where each group steps at once, one group after another."""
     largest = [max(sizes[client] for client in group) for group in groups]
-    return sgd.epochs * sum(-(-most // sgd.batch_of(most)) for most in largest)
+    return sgd.epochs * sum(epoch_steps(most, sgd) for most in largest)
+
+
+def epoch_steps(samples: int, sgd: LocalSGD) -> int:
+    """Count the steps of an epoch of so many samples."""
+    return -(-samples // sgd.batch_of(samples))
 
 
 def total(seconds: Seconds) -> float:
@@ -94,12 +99,9 @@ def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **opt
         recipe = settings(condition, clients, precision, data, batching)
         held = federated(recipe, options["samples"])
         some = replace(held, client_indices=held.client_indices[:5])
-        side_by_side, loop = (
-            ours(recipe, held, device),
-            plain_loop(
-                settings(condition, some.num_clients, precision, data), some, device, staged=True
-            ),
-        )
+        side_by_side = ours(recipe, held, device)
+        of_some = settings(condition, some.num_clients, precision, data)
+        loop = plain_loop(of_some, some, device, staged=True)
         best = min((side_by_side() for _ in range(options["repeats"])), key=total)
         sizes = [len(indices) for indices in held.client_indices]
         share = sum(sizes[:5]) / sum(sizes)
@@ -108,17 +110,13 @@ def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **opt
             one_by_one = min(total(loop()) for _ in range(options["repeats"])) / share
         sgd = local_sgd(recipe, Functions())
         model = create_model(recipe.model_args.model, 0)
-        room, batching = (
-            room_on(model, held, total_memory(device)),
-            recipe.train_args.client_batching,
-        )
-        width = widest_group(model, held, sgd, ClientMethod(), batching, room, str)
+        room = room_on(model, held, total_memory(device))
+        asked = recipe.train_args.client_batching
+        width = widest_group(model, held, sgd, ClientMethod(), asked, room, str)
         groups = plan_groups(range(clients), sizes, width)
-        sequential = steps(groups, sizes, sgd)
-        largest = sgd.epochs * -(-max(sizes) // sgd.batch_of(max(sizes)))
-        a_step = launches(recipe, held, device, groups[0]) / min(
-            3, -(-max(sizes) // sgd.batch_of(max(sizes)))
-        )
+        sequential, longest = steps(groups, sizes, sgd), epoch_steps(max(sizes), sgd)
+        largest = sgd.epochs * longest
+        a_step = launches(recipe, held, device, groups[0]) / min(3, longest)
         rows.append(
             (
                 *(condition, f"{best.train:.3f}", f"{best.aggregate:.3f}", f"{one_by_one:.3f}"),

@@ -113,15 +113,16 @@ def make(work: Path, condition: str, name: str) -> None:
 
 def keep(work: Path, page: Path, condition: str, name: str) -> None:
     """Copy what the page is made of."""
+    source, target = work / condition / name, page / condition / name
+    target.mkdir(parents=True, exist_ok=True)
     for seed in SEEDS:
-        source, target = work / condition / name / f"seed{seed}", page / condition / name
-        target.mkdir(parents=True, exist_ok=True)
-        packed = gzip.compress((source / "metrics.jsonl").read_bytes(), 9, mtime=0)
+        records = (source / f"seed{seed}" / "metrics.jsonl").read_bytes()
+        packed = gzip.compress(records, 9, mtime=0)
         (target / f"seed{seed}.jsonl.gz").write_bytes(packed)
-    recipe = yaml.safe_load((work / condition / name / "seed0" / "recipe.yaml").read_text())
+    recipe = yaml.safe_load((source / "seed0" / "recipe.yaml").read_text())
     recipe["data_args"]["data_cache_dir"] = "~/fedml_data"
     (target / "tuned.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    shutil.copy(work / condition / name / "study" / "trials.csv", target / "trials.csv")
+    shutil.copy(source / "study" / "trials.csv", target / "trials.csv")
 
 
 def read_results(page: Path, names: list[str]) -> pd.DataFrame:
