@@ -9,7 +9,7 @@ from fednnnn_plugin.errors import OVERRIDES, UserError, UserErrors, printable
 from fednnnn_plugin.reading import NotReadableError, read_mapping, read_yaml, write_yaml
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys, own_keys
-from fednnnn_plugin.recipe.validation import build, known_keys, unknown_section
+from fednnnn_plugin.recipe.validation import build, check_sections, known_keys, unknown_section
 
 # Access keys, as run folders are shared; and what says where a run goes or what is said of it, not
 # what it is.
@@ -43,9 +43,9 @@ def load_recipe(
     a split that the caller gave: so many there are, unless an override says otherwise.
     """
     where = printable(path)
-    sections = read_mapping(path, "sections such as train_args")
-    for name in SECTIONS.keys() - _REQUIRED:
-        sections.setdefault(name, {})
+    sections: dict[str, Any] = {name: {} for name in SECTIONS.keys() - _REQUIRED}
+    sections |= read_mapping(path, "sections such as train_args")
+    check_sections(sections, where)
     _move_using_mlops(sections)
     if without_method:
         _leave_out_method(sections)
@@ -105,37 +105,31 @@ def resolved(recipe: Recipe) -> dict[str, object]:
     return {key: value for key, value in values.items() if key not in _UNSTORED}
 
 
-def _leave_out_method(sections: dict[str, Any]) -> None:
-    train = sections.get("train_args")
-    if isinstance(train, dict):
-        fixed = {key: train[key] for key in fixed_keys("train_args") if key in train}
-        sections["train_args"] = fixed | {
-            "federated_optimizer": "PaperFedAvg",
-            "client_method": None,
-        }
+def _leave_out_method(sections: dict[str, dict[str, Any]]) -> None:
+    train = sections["train_args"]
+    fixed = {key: train[key] for key in fixed_keys("train_args") if key in train}
+    named = {"federated_optimizer": "PaperFedAvg", "client_method": None}
+    sections["train_args"] = fixed | named
 
 
-def _replace(sections: dict[str, Any], objects: Mapping[str, str | list[str]]) -> None:
+def _replace(sections: dict[str, dict[str, Any]], objects: Mapping[str, str | list[str]]) -> None:
     """Put the names of objects in the place of the file's, and of their arguments."""
     for path, name in objects.items():
         section, _, key = path.partition(".")
-        keys = sections.get(section)
-        if isinstance(keys, dict):
-            if section in FUNCTIONS:
-                sections[section] = {own: keys[own] for own in keys if own in own_keys(section)}
-            sections[section][key] = name
+        if section in FUNCTIONS:
+            own = own_keys(section)
+            sections[section] = {k: v for k, v in sections[section].items() if k in own}
+        sections[section][key] = name
 
 
-def _move_using_mlops(sections: Mapping[str, Any]) -> None:
+def _move_using_mlops(sections: Mapping[str, dict[str, Any]]) -> None:
     """Put it where FedML documents it; its examples have it in ``tracking_args``, which wins."""
-    tracking, common = sections.get("tracking_args"), sections.get("common_args")
-    if isinstance(tracking, dict) and isinstance(common, dict):
-        asked = tracking.pop("using_mlops", None)
-        if asked is not None:
-            common["using_mlops"] = asked
+    asked = sections["tracking_args"].pop("using_mlops", None)
+    if asked is not None:
+        sections["common_args"]["using_mlops"] = asked
 
 
-def _override(sections: dict[str, Any], overrides: Sequence[str]) -> set[str]:
+def _override(sections: dict[str, dict[str, Any]], overrides: Sequence[str]) -> set[str]:
     """Apply the overrides to ``sections`` in place; return the ``section.key`` of each.
 
     A null takes a setting away, so that its default holds; what is no setting is for others to say.
@@ -151,26 +145,24 @@ def _override(sections: dict[str, Any], overrides: Sequence[str]) -> set[str]:
         except NotReadableError as error:
             problems.append(UserError(f"{OVERRIDES} {printable(override)}", error))
             continue
-        if isinstance(keys := sections.get(section), dict):
-            keys[key] = value
-            if value is None and known.get(key) == section:
-                del keys[key]
-            applied.add(f"{section}.{key}")
+        sections[section][key] = value
+        if value is None and known.get(key) == section:
+            del sections[section][key]
+        applied.add(f"{section}.{key}")
     if problems:
         raise UserErrors(problems)
     return applied
 
 
-def _follow_split(sections: Mapping[str, Any], clients: int, overridden: Collection[str]) -> None:
+def _follow_split(
+    sections: Mapping[str, dict[str, Any]], clients: int, overridden: Collection[str]
+) -> None:
     """Set the number of clients, and how many of them train in a round: all, if all of them do."""
-    train = sections.get("train_args")
-    total, cohort = "client_num_in_total", "client_num_per_round"
-    if not isinstance(train, dict):
-        return
+    train, total, cohort = sections["train_args"], "client_num_in_total", "client_num_per_round"
     before = train.get(total)
     if f"train_args.{total}" not in overridden:
         train[total] = clients
-    size, most = train.get(cohort), train[total]
+    size, most = train.get(cohort), train.get(total)
     if f"train_args.{cohort}" not in overridden and isinstance(size, int) and isinstance(most, int):
         train[cohort] = most if size == before else min(size, most)
 

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fednnnn_plugin.data.sets import find_dataset
-from fednnnn_plugin.errors import MAX_LINES, UserError, UserErrors, did_you_mean, shown
+from fednnnn_plugin.errors import MAX_LINES, UserError, UserErrors, did_you_mean, printable, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE, method_keys, method_settings
@@ -44,22 +44,34 @@ _WORDS = {
 }
 
 
-def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
-    """Validate the sections of a recipe; a ``UserError`` has a line for each problem."""
-    values: dict[str, object] = {"name": name, **sections}
-    problems: dict[str, str] = {}
+def check_sections(sections: Mapping[str, object], where: str) -> None:
+    """Refuse a file that lacks a section, has another, or something else in its place."""
+    unknown = [name for name in sections if name not in SECTIONS]
+    problems = {name: unknown_section(name) for name in unknown[:MAX_LINES]}
+    problems |= dict.fromkeys(unknown[MAX_LINES:], "unknown section")  # no message shows it
+    for name in SECTIONS:
+        if name not in sections:
+            problems[name] = "missing section"
+        elif not isinstance(keys := sections[name], dict):
+            problems[name] = f"{shown(keys)}: must be a section, a mapping of keys to values"
+    if problems:
+        raise UserErrors(
+            UserError(f"{where}: {printable(name)}", text) for name, text in problems.items()
+        )
+
+
+def build(name: str, sections: Mapping[str, Mapping[str, Any]], caller: Caller) -> Recipe:
+    """Validate the keys of all sections; a ``UserError`` has a line for each problem."""
     if not caller.foreign and (left := sorted(named_objects(sections) - caller.objects)):
         raise UserError(caller.where(", ".join(left)), ONLY_GIVEN)
-    train = sections.get("train_args")
-    if isinstance(train, dict):
-        settings, problems = method_settings(train, caller)
-        ours = fixed_keys("train_args")
-        own = {key: value for key, value in train.items() if key in ours}
-        values["train_args"] = {**own, "rule_settings": settings}
-        if all(train.get(key) is None for key in ("epochs", "local_steps")):
-            what = "missing; must be a number of epochs, or set local_steps"
-            problems["train_args.epochs"] = what
+    train, ours = sections["train_args"], fixed_keys("train_args")
+    settings, problems = method_settings(train, caller)
+    if all(train.get(key) is None for key in ("epochs", "local_steps")):
+        what = "missing; must be a number of epochs, or set local_steps"
+        problems["train_args.epochs"] = what
     problems |= _unknown(sections, of_methods=not problems.keys() & {RULE, CLIENT_METHOD})
+    own = {key: value for key, value in train.items() if key in ours}
+    values = {"name": name, **sections, "train_args": {**own, "rule_settings": settings}}
     try:
         recipe = Recipe.model_validate(values, context=caller)
         problems = problems or dict(inconsistencies(recipe, foreign=caller.foreign))
@@ -97,29 +109,23 @@ def unknown_section(section: str) -> str:
     return f"unknown section{hint}"
 
 
-def _unknown(sections: Mapping[str, object], *, of_methods: bool) -> dict[str, str]:
+def _unknown(sections: Mapping[str, Mapping[str, object]], *, of_methods: bool) -> dict[str, str]:
     """What no section has; without ``of_methods`` that may be the keys of one not yet known."""
-    data = sections.get("data_args")
-    named = find_dataset(data.get("dataset") if isinstance(data, dict) else None)
+    named = find_dataset(sections["data_args"].get("dataset"))
     homes = known_keys() | dict.fromkeys(named.arguments if named else (), "data_args")
-    wrong: dict[str, tuple[str, str | None]] = {
-        name: (name, None) for name in sections if name not in SECTIONS
-    }
-    for section in SECTIONS:
-        keys = sections.get(section)
-        if not isinstance(keys, dict) or is_own(keys.get(FUNCTIONS.get(section))):
+    wrong: dict[str, tuple[str, str]] = {}
+    for section, keys in sections.items():
+        if section in FUNCTIONS and is_own(keys.get(FUNCTIONS[section])):
             continue  # a function's arguments are checked where it is called
         taken = (section,) if of_methods or section != "train_args" else (section, None)
         wrong |= {f"{section}.{k}": (section, k) for k in keys if homes.get(k) not in taken}
     return {  # no message shows more lines, of which each takes a while
-        path: _why_unknown(*of, homes) if number < MAX_LINES else "unknown"
+        path: _why_unknown(*of, homes) if number < MAX_LINES else "unknown key"
         for number, (path, of) in enumerate(wrong.items())
     }
 
 
-def _why_unknown(section: str, key: str | None, homes: Mapping[str, str]) -> str:
-    if key is None:
-        return unknown_section(section)
+def _why_unknown(section: str, key: str, homes: Mapping[str, str]) -> str:
     if home := homes.get(key):
         return f"unknown key there; it belongs to {home}"
     if section == "train_args" and _SCHEDULES.search(key.lower()):
@@ -130,18 +136,15 @@ def _why_unknown(section: str, key: str | None, homes: Mapping[str, str]) -> str
 
 def _problem(entry: Any) -> tuple[str, str]:
     """What one pydantic error says of which key; in a union each member reports the same."""
-    section, *rest = (str(part) for part in entry["loc"])
+    section, key, *_ = (str(part) for part in entry["loc"])
     missing, value = entry["type"] == "missing", entry["input"]
-    if not rest:
-        wrong = f"{shown(value)}: must be a section, a mapping of keys to values"
-        return section, "missing section" if missing else wrong
     text = str(entry["ctx"]["error"]) if entry["type"] == "value_error" else ""
     if not text:
-        schema = SECTIONS[section].model_json_schema()["properties"][rest[0]]
+        schema = SECTIONS[section].model_json_schema()["properties"][key]
         text = f"must be {_words(schema)}"
-        if rest[0] == "learning_rate" and isinstance(value, list | dict):
+        if key == "learning_rate" and isinstance(value, list | dict):
             text += _SCHEDULE
-    return f"{section}.{rest[0]}", f"missing; {text}" if missing else f"{shown(value)}: {text}"
+    return f"{section}.{key}", f"missing; {text}" if missing else f"{shown(value)}: {text}"
 
 
 def _words(schema: Mapping[str, Any]) -> str:

@@ -154,11 +154,17 @@ def test_mistakes_have_a_line_each_up_to_twenty(recipe_file: Path) -> None:
     told = ("beta: -1: ", "com_round: unknown ", "comm_round: missing", "epochs: 'many': ")
     for line, of in zip(refused(recipe_file), told, strict=True):
         assert line.startswith(f"{recipe_file}: train_args.{of}")
-    sections = SECTIONS | {f"section{i}": {} for i in range(400)}
-    sections["data_args"] = {f"unknown{i}": 1 for i in range(400)}
-    recipe_file.write_text(yaml.safe_dump(sections))
-    lines = refused(recipe_file)
-    assert (len(lines), lines[-1]) == (21, "... and 781 more")  # the missing dataset is one
+    many = {f"unknown{i}": {} for i in range(400)}
+    for sections, rest in ((SECTIONS | many, 380), (SECTIONS | {"data_args": many}, 381)):
+        recipe_file.write_text(yaml.safe_dump(sections))
+        lines = refused(recipe_file)
+        assert (len(lines), lines[-1]) == (21, f"... and {rest} more")  # a missing dataset is one
+
+
+def test_number_of_a_splits_clients_cannot_be_taken_away(recipe_file: Path) -> None:
+    assert load_recipe(recipe_file, clients=7).train_args.client_num_in_total == 7
+    with pytest.raises(UserError, match=r"client_num_in_total: missing"):
+        load_recipe(recipe_file, ["client_num_in_total=null"], clients=7)
 
 
 @pytest.mark.parametrize("section", ["train_args", "device_args"])
