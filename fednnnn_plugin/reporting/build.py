@@ -133,9 +133,9 @@ def build_report(
     if runs.empty and not studies:
         raise UserError("\n".join([*warnings, "no run with a recorded round was given"]))
     known = run_folders.layers(runs)
-    for name in set(layers) - set(known):
-        recorded = ", ".join(known) or "none"
-        warnings.append(f"{LAYERS}: {printable(name)}: no run recorded it; recorded are {recorded}")
+    recorded = f"no run recorded it; recorded are {', '.join(known) or 'none'}"
+    unknown = [printable(name) for name in layers if name not in known]
+    warnings += [f"{LAYERS}: {name}: {recorded}" for name in unknown]
     files: Files = {}
     shown: dict[str, Table] = {}
     sections: list[Section] = []
@@ -154,22 +154,9 @@ def build_report(
     for name, table in shown.items():
         files[f"{name}.csv"] = as_csv(table.numbers)
         files[f"{name}.tex"] = table.latex().encode()
-    said = set[tuple[str, str]]()
-    for section in sections:
-        for chart in section.charts:
-            _draw(chart, section.title, files, kinds)
-            if (what := (chart.name, chart.caption)) in said:
-                chart.caption = ""  # it explains the figures of a name once
-            said.add(what)
-    pages = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=jinja2.select_autoescape(["html"]),
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    pages.filters["escaped"] = escaped
-    for name, template in ((MARKDOWN, "page.md"), (PAGE, "page.html")):
-        page = pages.get_template(template).render(
+    files |= _drawings(sections, kinds)
+    for name, template in _templates().items():
+        page = template.render(
             beginning=_beginning(runs, paths, out),
             tables=shown,
             sections=sections,
@@ -222,11 +209,34 @@ def _search(study: Study) -> Section:
     return Section(title, search_figures.headline(study), charts)
 
 
-def _draw(chart: Chart, section: str, files: Files, kinds: Sequence[str]) -> None:
-    """Draw a figure in every format, under a name that is free."""
-    plain = [re.sub(r"\W+", "-", name.lower()).strip("-") for name in (section, chart.name)]
-    short = [name.encode()[:80].decode(errors="ignore") for name in plain]  # a file's name is bytes
-    chart.stem = f"figures/{'/'.join(short)}"
-    while f"{chart.stem}.svg" in files:
-        chart.stem += "-2"
-    files |= {f"{chart.stem}.{kind}": drawn(chart.ax, kind) for kind in kinds}
+def _drawings(sections: Sequence[Section], kinds: Sequence[str]) -> Files:
+    """Draw each figure in every format, under a name that is free."""
+    files: Files = {}
+    explained = set[tuple[str, str]]()
+    for section in sections:
+        for chart in section.charts:
+            chart.stem = f"figures/{_file_name(section.title)}/{_file_name(chart.name)}"
+            while f"{chart.stem}.svg" in files:
+                chart.stem += "-2"
+            files |= {f"{chart.stem}.{kind}": drawn(chart.ax, kind) for kind in kinds}
+            if (explanation := (chart.name, chart.caption)) in explained:
+                chart.caption = ""  # the first figure of its name has it
+            explained.add(explanation)
+    return files
+
+
+def _file_name(title: str) -> str:
+    plain = re.sub(r"\W+", "-", title.lower()).strip("-")
+    return plain.encode()[:80].decode(errors="ignore")  # a file's name is bytes
+
+
+def _templates() -> dict[str, jinja2.Template]:
+    """The templates of the report's pages."""
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=jinja2.select_autoescape(["html"]),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    pages.filters["escaped"] = escaped
+    return {MARKDOWN: pages.get_template("page.md"), PAGE: pages.get_template("page.html")}
