@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.fedml.methods import in_scripts
 from fednnnn_plugin.fedml.model_states import (
     client_state,
     served_copy,
@@ -93,6 +94,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                     server_aggregator=FedNNNNAggregator(model, args)).run()
     """
 
+    @in_scripts
     def __init__(
         self,
         model: nn.Module,

@@ -13,12 +13,14 @@ from fedml.core.security.fedml_attacker import FedMLAttacker
 from torch import Tensor, nn
 
 from fednnnn_plugin.assembly.from_recipe import local_sgd
+from fednnnn_plugin.assembly.functions import find_functions
 from fednnnn_plugin.assembly.model_check import takes_any_order
 from fednnnn_plugin.assembly.trial_pass import check_model
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.keys import warn_of_unread_keys
 from fednnnn_plugin.fedml.loaders import ClientLoader, has_data
+from fednnnn_plugin.fedml.methods import allows_code, in_scripts
 from fednnnn_plugin.fedml.model_states import (
     refuse_images_of_other_form,
     whole_state,
@@ -26,7 +28,7 @@ from fednnnn_plugin.fedml.model_states import (
 )
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
 from fednnnn_plugin.fedml.security import turn_off
-from fednnnn_plugin.fedml.settings import client_recipe, script_functions
+from fednnnn_plugin.fedml.settings import client_recipe
 from fednnnn_plugin.models import is_built_in
 from fednnnn_plugin.processes.devices import usable_cores
 from fednnnn_plugin.processes.numerics import numerics
@@ -67,6 +69,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         UserError: a line for each setting that is missing or out of range; hierarchical silos.
     """
 
+    @in_scripts
     def __init__(self, model: nn.Module, args: Any) -> None:
         end_federation_together(args)
         log_through_fedml()
@@ -79,7 +82,8 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         if getattr(args, "role", "client") != "server":  # FedML's scripts build one in each
             warn_of_unread_keys(args)
         recipe = client_recipe(args)
-        self._functions, self._seed = script_functions(recipe), recipe.common_args.random_seed
+        self._functions = find_functions(recipe, allow_code=allows_code())
+        self._seed = recipe.common_args.random_seed
         self._sgd = local_sgd(recipe, self._functions)
         self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads
         self._threads = usable_cores() if threads == "auto" else threads

@@ -1,4 +1,4 @@
-"""Which of FedML's arguments name a method of ours."""
+"""Which of FedML's arguments name a method of ours, and whether they may name code."""
 
 import logging
 import os
@@ -6,13 +6,12 @@ import sys
 from difflib import get_close_matches
 from typing import Any
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import ALLOW_CODE, OUTPUT, OVERWRITE, RESUME, UserError, options_named
 from fednnnn_plugin.user_code import names_code
 
 _log = logging.getLogger(__name__)
 
 PROXIMAL = "PaperFedProx"
-_ALLOWED = "FEDNNNN_ALLOW_CODE"
 _FEDMLS = "FedML_FEDERATED_OPTIMIZER_"
 
 # Keys that FedML 0.9.6 reads nowhere, or (beta) in one defence alone.
@@ -92,13 +91,17 @@ def warn_of_the_proximal_term(args: Any) -> None:
         _log.warning("client_trainer: the proximal term is its own to add (prox_mu)")
 
 
-def is_allowed_code(where: str, name: object) -> bool:
-    """Say whether a name is ``module:name``; refuse one that the environment does not allow."""
-    own_code = names_code(name)
-    if own_code and os.environ.get(_ALLOWED) != "1":
-        raise UserError(
-            where,
-            f"{name!r} is code that the YAML file asks to run",
-            f"set {_ALLOWED}=1 in the environment if you trust it",
-        )
-    return own_code
+def allows_code() -> bool:
+    """Say whether the environment lets what a YAML file names as ``module:name`` run."""
+    return os.environ.get("FEDNNNN_ALLOW_CODE") == "1"
+
+
+#: Decorates what a FedML script calls: where it gives what a command has as options.
+in_scripts = options_named(
+    {
+        OUTPUT: "args.output",
+        RESUME: "tracking_args.resume: true",
+        OVERWRITE: "tracking_args.overwrite: true",
+        ALLOW_CODE: "FEDNNNN_ALLOW_CODE=1 to the environment",
+    }.get
+)

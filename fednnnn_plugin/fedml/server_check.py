@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import fedml  # noqa: F401  # whose names of methods are none of ours
 
 from fednnnn_plugin.errors import UserError, UserErrors, printable, shown
-from fednnnn_plugin.fedml.methods import refuse_near_miss
+from fednnnn_plugin.fedml.methods import in_scripts, refuse_near_miss
 from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, server_recipe
@@ -21,6 +21,7 @@ from fednnnn_plugin.run_folder.server_state import file_to_write
 T = TypeVar("T")
 
 
+@in_scripts
 def check_server(path: Path) -> str:
     """Return a line on what the server of a FedML YAML would run; write nothing.
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, Functions, find_functions
-from fednnnn_plugin.assembly.rates import SCHEDULE
 from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fedml.keys import (
@@ -16,24 +14,20 @@ from fednnnn_plugin.fedml.keys import (
     warn_of_near_keys,
     warn_of_unused_keys,
 )
-from fednnnn_plugin.fedml.methods import PROXIMAL, is_allowed_code, is_proximal
+from fednnnn_plugin.fedml.methods import PROXIMAL, allows_code, is_proximal
 from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.recipe.consistency import cross_silo_keys
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.method_keys import (
-    CLIENT_METHOD,
-    RULE,
     find_client_method,
     find_method,
     method_keys,
 )
 from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 from fednnnn_plugin.recipe.validation import build
-from fednnnn_plugin.rounds.augmentation import TRANSFORM
-from fednnnn_plugin.rounds.sampling import AVAILABILITY, SAMPLING
 from fednnnn_plugin.run_folder.server_state import read_state
-from fednnnn_plugin.server.rules import RULES, find_rule, load_rule
+from fednnnn_plugin.server.rules import RULES
 from fednnnn_plugin.user_code import names_code
 
 AUTO = "auto"  # of start_round: the rounds that the server's state has
@@ -107,14 +101,12 @@ def script_recipe(
 
     file, named = str(given.get("yaml_config_file", "")), given.get("federated_optimizer")
     where = printable(file) or "args"
-    client_named = given.get("client_method")
-    names = ((RULE, named), (CLIENT_METHOD, client_named))
-    own_code = any(is_allowed_code(key, name) for key, name in names)
-    caller = Caller(lambda key: f"{where}: {printable(key)}", True, custom_trainer, own_code)
+    caller = Caller(lambda key: f"{where}: {printable(key)}", True, custom_trainer, allows_code())
     methods: set[str] = set()
     with suppress(UserError):  # which `build` reports
         rule = find_method(named, caller)
-        methods = {*rule.keys, *find_client_method(client_named, rule, caller).keys}
+        client = find_client_method(given.get("client_method"), rule, caller)
+        methods = {*rule.keys, *client.keys}
     keys = {section: set(own_keys(section)) for section in SECTIONS}
     keys["train_args"] |= methods if method else set(method_keys()) - (_FEDMLS - methods)
     values = {name: {key: given[key] for key in own if key in given} for name, own in keys.items()}
@@ -139,8 +131,7 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
         method = str(named) if named in RULES or names_code(named) else "FedNNNN"
     elif not isinstance(method, str) or (method not in RULES and not names_code(method)):
         raise UserError("method", f"{method!r}", f"must be one of {', '.join(RULES)}")
-    own_code = is_allowed_code(RULE, method)
-    rule = load_rule(method, RULE) if own_code else find_rule(method)
+    rule = find_method(method, Caller(str, allow_code=allows_code()))
     if rule.client_method not in (None, "fedprox"):
         raise UserError(
             "federated_optimizer",
@@ -154,22 +145,6 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     keys = (*_SERVER_KEYS, *every)
     clients = dict.fromkeys(METHODS[rule.client_method].keys if rule.client_method else (), 0.0)
     return _recipe(args, keys, federated_optimizer=method, **clients)
-
-
-def script_functions(recipe: Recipe, *, custom_trainer: bool = False) -> Functions:
-    """Return the functions that a recipe names; the environment allows those of a user to run.
-
-    A custom trainer trains and tests by its own.
-    """
-    train, metrics = recipe.train_args, recipe.validation_args.metrics or ()
-    named: list[tuple[str, object]] = [(SAMPLING, train.client_sampling)]
-    named += [(AVAILABILITY, train.client_availability)]
-    if not custom_trainer:
-        named += [(LOSS, train.loss), (OPTIMIZER, train.client_optimizer)]
-        named += [(SCHEDULE, train.learning_rate_schedule), (TRANSFORM, train.train_transform)]
-    for where, name in (*named, *((METRICS, name) for name in metrics)):
-        is_allowed_code(where, name)
-    return find_functions(recipe, allow_code=True, custom_trainer=custom_trainer)
 
 
 def recorded_settings(recipe: Recipe, args: Any) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from torch import nn
 
 from fednnnn_plugin.assembly.federation import run_federation
 from fednnnn_plugin.assembly.from_recipe import recipe_followers, run_folder, run_mode
+from fednnnn_plugin.assembly.functions import find_functions
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import OUTPUT, OVERWRITE, RESUME, UserError, options_named
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 from fednnnn_plugin.fedml.keys import (
     TRAINING_KEYS,
@@ -19,7 +20,7 @@ from fednnnn_plugin.fedml.keys import (
     warn_of_unused_keys,
 )
 from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, divided_data, engine_data
-from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
+from fednnnn_plugin.fedml.methods import allows_code, in_scripts, warn_of_the_proximal_term
 from fednnnn_plugin.fedml.model_states import refuse_images_of_other_form
 from fednnnn_plugin.fedml.processes import (
     Mlops,
@@ -27,7 +28,7 @@ from fednnnn_plugin.fedml.processes import (
     simulation_ranks,
 )
 from fednnnn_plugin.fedml.security import PARTS, turn_off
-from fednnnn_plugin.fedml.settings import script_functions, script_recipe
+from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.fedml.tester import SimulationTester
 from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
 from fednnnn_plugin.fingerprint import Fingerprint, code_digests, model_digests
@@ -44,12 +45,6 @@ _OTHER_TASKS = ("stackoverflow_lr", "stackoverflow_nwp", "fed_shakespeare")
 # FedML's single-process loops leave these out without a word.
 _HOOKS = ("enable_attack", "enable_defense", "enable_dp", "enable_fhe", "enable_contribution")
 
-_OPTIONS = {
-    OUTPUT: "args.output",
-    RESUME: "tracking_args.resume: true",
-    OVERWRITE: "tracking_args.overwrite: true",
-}
-
 
 class Simulator:
     """A simulation of ours, with the interface of FedML's simulators.
@@ -62,7 +57,7 @@ class Simulator:
     the evaluation model in ``model``, as FedML's simulators leave theirs.
     """
 
-    @options_named(_OPTIONS.get)
+    @in_scripts
     def __init__(
         self,
         args: Any,
@@ -99,12 +94,13 @@ class Simulator:
             tester = None
             if server_aggregator is not None:
                 tester = SimulationTester(server_aggregator, model, args, device, dataset)
-            functions = script_functions(self._recipe, custom_trainer=custom)
+            allowed = allows_code()
+            functions = find_functions(self._recipe, allow_code=allowed, custom_trainer=custom)
             own = _fingerprint(model, data, client_trainer, server_aggregator)
             fingerprint = {**own, **functions.digests}
             self._inputs = Inputs(model, data, device, trainer, fingerprint, functions, tester)
 
-    @options_named(_OPTIONS.get)
+    @in_scripts
     def run(self) -> None:
         """Run the federation; under MPI rank 0 has its folder and its model."""
         tracking = recipe_followers(self._recipe, Mlops) if self._ranks.rank == 0 else []

@@ -129,7 +129,6 @@ class NWDARecorder:
             integrated_norm=self._cut(round) + move.server_update_norm,
             evaluated=None,
             evaluation=Evaluation(accuracy, loss),
-            served=None,
             seconds=Seconds(),
         )
         self._file.append(record)

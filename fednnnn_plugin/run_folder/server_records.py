@@ -83,8 +83,6 @@ class ServerRecords:
             move,
             integrated_norm=self._integrated,
             evaluated=evaluated,
-            evaluation=None,
-            served=None,
             seconds=Seconds(train=came - began, aggregate=ended - came, evaluate=0.0),
         )
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -115,8 +113,7 @@ class ServerRecords:
         )
         if clients and last.client_acc is None and last.client_loss is None:
             results = Results(clients)
-            spreads = results.spreads
-            acc, loss = spreads["client_acc"], spreads["client_loss"]
+            acc, loss = map(results.spreads.get, ("client_acc", "client_loss"))
             self._last = replace(self._last, client_acc=acc, client_loss=loss)
             if self._tables is not None:
                 self._tables.append(last.round, results)

@@ -52,7 +52,7 @@ def test_own_code_needs_the_environments_permission(monkeypatch) -> None:
         ("dataset", fedml.data.load, FEDNNNN),
         ("model", lambda args: fedml.model.create(args, 7), {}),
     ):
-        with refused(rf"\w+_args.{key}: '{LION}' is code .*FEDNNNN_ALLOW_CODE=1 in"):
+        with refused(rf"(args: )?\w+_args.{key}: '{LION}' is code .*FEDNNNN_ALLOW_CODE=1 to"):
             call(fedml_args(**values | {key: LION, "role": "server"}))
     assert "server_lion" not in sys.modules
     assert not Path("runs").exists()

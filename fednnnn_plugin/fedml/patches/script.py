@@ -8,10 +8,10 @@ from typing import Any
 from fednnnn_plugin.data.sets import DATASETS, find_dataset
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import hook
-from fednnnn_plugin.fedml.methods import is_allowed_code, names_ours, simulates_ours
+from fednnnn_plugin.fedml.methods import allows_code, in_scripts, names_ours, simulates_ours
 from fednnnn_plugin.fedml.patches import wrap
 from fednnnn_plugin.fedml.uncaught import ending_in_a_line
-from fednnnn_plugin.models import MODEL, MODELS, RESNET, create_model, unknown_model
+from fednnnn_plugin.models import MODELS, RESNET, create_model, unknown_model
 from fednnnn_plugin.user_code import names_code
 
 # Partitions and keys that FedML has no other meaning for; FedML's own Dirichlet is called hetero,
@@ -77,6 +77,7 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
         return rank_device(recipe, ranks)
 
 
+@in_scripts
 def _create(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
     """Build a model by the seed alone: a script starts from ``fedml run``'s weights."""
     name: Any = getattr(args, "model", None)
@@ -86,10 +87,9 @@ def _create(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -
     if name not in MODELS and not known:
         return original(args, *rest, **named)
     hook.require()
-    allow_code = is_allowed_code(MODEL, name)
     output_dim = rest[0] if rest else named.get("output_dim", 10)
     seed = int(getattr(args, "random_seed", 0))
-    return create_model(name, seed, int(output_dim), allow_code=allow_code)
+    return create_model(name, seed, int(output_dim), allow_code=allows_code())
 
 
 def _load(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
@@ -133,9 +133,9 @@ def _why_ours(args: Any) -> str | None:
     return f"partition_method {method}" if ours and named else None
 
 
+@in_scripts
 def _own_data(args: Any) -> tuple[list[Any], int]:
     from fednnnn_plugin.assembly.from_recipe import load_data
-    from fednnnn_plugin.data.own_data import DATA
     from fednnnn_plugin.fedml.loaders import fedml_dataset
     from fednnnn_plugin.fedml.processes import end_federation_together, simulation_ranks
     from fednnnn_plugin.fedml.settings import script_recipe
@@ -143,13 +143,12 @@ def _own_data(args: Any) -> tuple[list[Any], int]:
     from fednnnn_plugin.processes.ranks import Ranks
 
     end_federation_together(args)
-    allow_code = is_allowed_code(DATA, args.dataset)
     # Of the settings only those of the data are used, so the method is one without coefficients.
     recipe = script_recipe(
         args, method="PaperFedAvg", custom_trainer=True, unread=("epochs", "learning_rate")
     )
     ranks = simulation_ranks(recipe) if simulates_ours(args) else Ranks()
     with ending_together(ranks):
-        data = load_data(recipe, ranks, allow_code=allow_code, any_labels=True)
+        data = load_data(recipe, ranks, allow_code=allows_code(), any_labels=True)
     seed, batch_size = recipe.common_args.random_seed, recipe.train_args.batch_size
     return fedml_dataset(data, batch_size, seed), data.num_classes
