@@ -65,14 +65,14 @@ def bring_data(spec: DataSpec, given: object = None) -> UserData:
     where = f"{DATA}: {printable(spec.dataset)}"
     found = find_code(DATA, spec.dataset, given, allow_code=spec.allow_code)
     check_arguments(found, "data_args", spec.arguments)
-    if given is not None and not callable(given):
-        return UserData(with_arrays(given, where, spec.partition_by), {})
-    with isolated_generators(spec.seed, "data"):
-        before = generators_state()
-        returned = call_code(found, where, **spec.arguments)
-        drew = generators_state() != before
-    returned = with_arrays(returned, where, spec.partition_by)
-    return UserData(returned, code_digests(found) if drew else {})
+    value, drew = given, False
+    if given is None or callable(given):
+        with isolated_generators(spec.seed, "data"):
+            before = generators_state()
+            value = call_code(found, where, **spec.arguments)
+            drew = generators_state() != before
+    value = with_arrays(value, where, spec.partition_by)
+    return UserData(value, code_digests(found) if drew else {})
 
 
 def load_own_data(brought: UserData, spec: DataSpec) -> ImageDataset:

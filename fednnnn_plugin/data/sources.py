@@ -2,7 +2,7 @@
 
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from http.client import HTTPException
 from importlib import import_module
@@ -73,7 +73,7 @@ def download_missing(
     name: str,
     folder: Path,
     is_there: Callable[[Path], object],
-    calls: Sequence[Mapping[str, object]] = ({},),
+    calls: Iterable[Mapping[str, object]],
 ) -> None:
     """Download torchvision's data set of this name, unless it is in the folder.
 

@@ -59,24 +59,24 @@ def with_arrays(value: Any, where: str, owners: str | None = None) -> Any:
     first, test = value
     if is_table(first) and is_table(test):
         return (*_arrays(first, f"{where}: train"), *_arrays(test, f"{where}: test"))
-    return _parts(first, f"{where}: client"), _part(
-        _parts(test, f"{where}: test"), f"{where}: test"
-    )
+    return _without_tables(first, f"{where}: client"), _without_tables(test, f"{where}: test")
 
 
-def _parts(given: Any, where: str) -> Any:
-    """Return the parts of a list, or of a mapping, with its tables as arrays."""
+def _without_tables(given: Any, where: str) -> Any:
+    """Return a table as its arrays, and so each of a list or mapping; with a transform as it is."""
+    if is_table(given):
+        return given if given.format["type"] == "custom" else _arrays(given, where)
     parts = [*given.values()] if isinstance(given, Mapping) else given
-    if not _is_list(parts) or not any(map(is_table, parts)):
-        return given
-    return [_part(part, f"{where} {k}") for k, part in enumerate(parts)]
+    if isinstance(parts, tuple | list) and any(map(is_table, parts)):
+        return [_without_tables(part, f"{where} {k}") for k, part in enumerate(parts)]
+    return given
 
 
 def _with_owners(value: Any, where: str, owners: str) -> tuple[Any, ...]:
     """Return the arrays of one table or two, and whose each sample is."""
     if is_table(value):
         return _arrays(value, where, owners)
-    tables = value if _is_list(value) and len(value) == 2 else ()
+    tables = value if isinstance(value, tuple | list) and len(value) == 2 else ()
     if not tables or not all(map(is_table, tables)):
         raise UserError(
             "data_args.partition_by",
@@ -89,15 +89,6 @@ def _with_owners(value: Any, where: str, owners: str) -> tuple[Any, ...]:
     return (*train, *test, whose, of_test)
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, tuple | list)
-
-
-def _part(part: Any, where: str) -> Any:
-    transformed = is_table(part) and part.format["type"] == "custom"
-    return _arrays(part, where) if is_table(part) and not transformed else part
-
-
 def _arrays(table: Any, where: str, owners: str | None = None) -> tuple[Any, ...]:
     whose = () if owners is None else (owner_column(table, owners, where),)
     names = [name for name in table.column_names if name != owners]
@@ -105,12 +96,12 @@ def _arrays(table: Any, where: str, owners: str | None = None) -> tuple[Any, ...
     inputs = column_values(table, name, where)
     if type(table.features[name]).__name__ == "Image":
         inputs = inputs[:, None] if inputs.ndim == 3 else inputs.transpose(0, 3, 1, 2)
-    return inputs, np.asarray(table.with_format("numpy")[of_labels][:]), *whose
+    return inputs, column(table, of_labels), *whose
 
 
 def column_values(table: Any, name: str, where: str) -> Any:
     """Return the numbers of a column, or its images."""
-    inputs = np.asarray(table.with_format("numpy")[name][:])
+    inputs = column(table, name)
     if inputs.dtype.kind not in "biuf":
         what = type(inputs.flat[0]).__name__ if inputs.size else "nothing"
         raise UserError(
@@ -134,4 +125,9 @@ def named_column(name: str | None, key: str, table: Any, where: str) -> str | No
 def owner_column(table: Any, name: str, where: str) -> Any:
     """Return the column of a table that says whose each sample is."""
     named_column(name, "data_args.partition_by", table, where)
+    return column(table, name)
+
+
+def column(table: Any, name: str) -> Any:
+    """Return a column of a table as an array."""
     return np.asarray(table.with_format("numpy")[name][:])

@@ -1,6 +1,6 @@
 """The keys of a recipe whose value is a mapping, with keys of its own."""
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -27,19 +27,19 @@ def whole(least: int) -> Part:
     return Part(check, f"a whole number of {least} to {MOST}")
 
 
-def _is_finite(value: Any) -> bool:
-    key = non_negative()
-    return type(value) in (int, float) and key.check(abs(value))
-
-
 def _are_rounds(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(map(whole(1).check, value))
 
 
 ANY = Part(lambda value: True, "")
 _ROUNDS = Part(_are_rounds, "a list of rounds")
-_UP_TO_1 = Key("a number greater than 0 and at most 1", zero=False, below=math.nextafter(1.0, 2.0))
-FINITE = Part(_is_finite, "a finite number")
+FINITE = Part(
+    lambda value: type(value) in (int, float) and abs(value) <= sys.float_info.max,
+    "a finite number",
+)
+_UP_TO_1 = Part(
+    lambda value: FINITE.check(value) and 0 < value <= 1, "a number greater than 0 and at most 1"
+)
 TEXT = Part(lambda value: isinstance(value, str) and bool(value), "text")
 
 

@@ -19,7 +19,7 @@ from fednnnn_plugin.data.natural import NATURAL, Owners, owner_names
 from fednnnn_plugin.data.own_data import checked_part
 from fednnnn_plugin.data.sets import HUB_NAME, named_dataset
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.data.tables import LABELS, column_values, named_column, owner_column
+from fednnnn_plugin.data.tables import LABELS, column, column_values, named_column, owner_column
 from fednnnn_plugin.errors import UserError, printable, shown
 
 _ARGUMENTS = ("input_column", "label_column", "revision", "subset", "split", "test_split")
@@ -101,7 +101,7 @@ def _as_inputs(values: NDArray[Any]) -> NDArray[Any]:
 
 def _labels(tables: list[Any], name: str) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
     """Return the labels of each table, and their names; texts are numbered in sorted order."""
-    values = [np.asarray(table.with_format("numpy")[name][:]) for table in tables]
+    values = [column(table, name) for table in tables]
     feature = tables[0].features[name]
     if type(feature).__name__ == "ClassLabel":
         return values, tuple(feature.names)
