@@ -84,7 +84,6 @@ def load_data(
     ranks: Ranks,
     *,
     brought: UserData | None = None,
-    allow_code: bool = False,
     any_labels: bool = False,
 ) -> FederatedData:
     """Load a recipe's data; one rank of each machine downloads and decodes, then the others.
@@ -92,8 +91,7 @@ def load_data(
     ``brought`` are custom data in the place of what the recipe names. The labels are those of the
     recipe's loss, or ``any_labels`` where another may be used.
     """
-    spec = data_spec(recipe, allow_code=allow_code)
-    spec = replace(spec, loss="") if any_labels else spec
+    spec = replace(data_spec(recipe), loss="") if any_labels else data_spec(recipe)
     with ranks.one_before_others() as first:
         return load_federated(spec if first else replace(spec, download=False), brought)
 

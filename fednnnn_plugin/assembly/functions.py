@@ -67,14 +67,13 @@ def find_functions(
     recipe: Recipe,
     objects: Mapping[str, object] = MappingProxyType({}),
     *,
-    allow_code: bool,
     custom_trainer: bool = False,
 ) -> Functions:
     """Return what a recipe names, or the ``objects`` by ``section.key``.
 
     With a ``custom_trainer`` the sampler alone, as that trains and tests by its own.
     """
-    code, train = _OwnCode(objects, allow_code=allow_code), recipe.train_args
+    code, train = _OwnCode(objects, allow_code=recipe.allow_code), recipe.train_args
     named, method = train.client_method or recipe.rule.client_method or "", recipe.client_method
     sampler = code.find(SAMPLING, train.client_sampling, "sampler")
     available = _available(recipe, code)

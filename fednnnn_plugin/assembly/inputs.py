@@ -47,24 +47,19 @@ class Inputs(NamedTuple):
 
 
 def recipe_inputs(
-    recipe: Recipe,
-    ranks: Ranks,
-    objects: Mapping[str, object] = MappingProxyType({}),
-    *,
-    allow_code: bool = False,
+    recipe: Recipe, ranks: Ranks, objects: Mapping[str, object] = MappingProxyType({})
 ) -> Inputs:
     """Load a recipe's data and make its model, or take the ``objects`` by ``section.key``."""
     # Data may take their time: what all ranks can refuse comes first.
-    functions = find_functions(recipe, objects, allow_code=allow_code)
+    functions = find_functions(recipe, objects)
     device = rank_device(recipe, ranks)
-    data, fingerprint, tokens = _data(recipe, ranks, objects.get(DATA), allow_code=allow_code)
+    data, fingerprint, tokens = _data(recipe, ranks, objects.get(DATA))
     of_images = data.train_images.shape[1:] if isinstance(data, FederatedData) else ()
     model, digests = recipe_model(
         recipe,
         data.num_classes,
         objects.get(MODEL),
         form=form_of(recipe.model_args.model, of_images),
-        allow_code=allow_code,
     )
     check_tokens(model, f"data_args.dataset: {recipe.data_args.dataset}", tokens)
     fingerprint = {**fingerprint, **digests, **functions.digests}
@@ -72,22 +67,22 @@ def recipe_inputs(
 
 
 def _data(
-    recipe: Recipe, ranks: Ranks, given: object, *, allow_code: bool
+    recipe: Recipe, ranks: Ranks, given: object
 ) -> tuple[FederatedData | LoaderData, Fingerprint, Tokens]:
     """Load a recipe's data, or what a program gave for them."""
     brought = None
     if is_own(recipe.data_args.dataset):
         with ranks.one_before_others():
-            brought = bring_data(data_spec(recipe, allow_code=allow_code), given)
+            brought = bring_data(data_spec(recipe), given)
         if has_loaders(brought):
             ranks.agree()  # as ranks do that get arrays, which are then refused
             return load_loaders(brought, recipe)
-    data = load_data(recipe, ranks, brought=brought, allow_code=allow_code)
+    data = load_data(recipe, ranks, brought=brought)
     return data, data.fingerprint, tokens_of(data)
 
 
 def recipe_model(
-    recipe: Recipe, num_classes: int, given: object, *, form: Mapping[str, int], allow_code: bool
+    recipe: Recipe, num_classes: int, given: object, *, form: Mapping[str, int]
 ) -> tuple[nn.Module, Fingerprint]:
     """Make a recipe's model, for images of this form, or what a program gave for it."""
     name = recipe.model_args.model
@@ -98,11 +93,11 @@ def recipe_model(
         form=form,
         given=given,
         arguments=recipe.model_args.arguments,
-        allow_code=allow_code,
+        allow_code=recipe.allow_code,
     )
     if not is_own(name):
         return made, {}
-    maker = find_code(MODEL, name, given, allow_code=allow_code)
+    maker = find_code(MODEL, name, given, allow_code=recipe.allow_code)
     digests = (
         model_digests(made)
         if made is maker

@@ -138,8 +138,7 @@ def load_model(
             "does not name the number of classes: not saved by a run of this version",
         ) from None
     form = form_in(recipe.model_args.model, state)
-    classes, allow = of_data.num_classes, allow_code
-    made, digests = recipe_model(recipe, classes, model, form=form, allow_code=allow)
+    made, digests = recipe_model(recipe, of_data.num_classes, model, form=form)
     whose = f"model: {name}: not the model of the run in {printable(files.path)}"
     dtype = next((each.dtype for each in state.values() if each.is_floating_point()), torch.float32)
     made = copy.deepcopy(made).train().to("cpu", dtype)  # a state may follow the mode

@@ -250,7 +250,7 @@ def start_recipe(
         def load() -> Inputs:
             if found == BASE and ranks.rank == 0:
                 log_base(loaded)
-            return recipe_inputs(placed, ranks, objects, allow_code=allow_code)
+            return recipe_inputs(placed, ranks, objects)
 
         with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:
             begun = ranks.broadcast_object(RunFolder(folder).holds_rounds())

@@ -111,7 +111,7 @@ def partition_command(
     from fednnnn_plugin.reporting.split_figures import counts_text, save_partition
 
     loaded = load_recipe(find_recipe(recipe), overrides, allow_code=allow_code)
-    spec = data_spec(loaded, allow_code=allow_code)
+    spec = data_spec(loaded)
     data = load_federated(spec)
     counts = data.class_counts()
     split = partition_name(spec.partition_method, spec.partition_sizes)

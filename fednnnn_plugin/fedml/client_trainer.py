@@ -20,7 +20,7 @@ from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.keys import warn_of_unread_keys
 from fednnnn_plugin.fedml.loaders import ClientLoader, has_data
-from fednnnn_plugin.fedml.methods import allows_code, in_scripts
+from fednnnn_plugin.fedml.methods import in_scripts
 from fednnnn_plugin.fedml.model_states import (
     refuse_images_of_other_form,
     whole_state,
@@ -82,7 +82,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         if getattr(args, "role", "client") != "server":  # FedML's scripts build one in each
             warn_of_unread_keys(args)
         recipe = client_recipe(args)
-        self._functions = find_functions(recipe, allow_code=allows_code())
+        self._functions = find_functions(recipe)
         self._seed = recipe.common_args.random_seed
         self._sgd = local_sgd(recipe, self._functions)
         self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads

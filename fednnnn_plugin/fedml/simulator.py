@@ -20,7 +20,7 @@ from fednnnn_plugin.fedml.keys import (
     warn_of_unused_keys,
 )
 from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, divided_data, engine_data
-from fednnnn_plugin.fedml.methods import allows_code, in_scripts, warn_of_the_proximal_term
+from fednnnn_plugin.fedml.methods import in_scripts, warn_of_the_proximal_term
 from fednnnn_plugin.fedml.model_states import refuse_images_of_other_form
 from fednnnn_plugin.fedml.processes import (
     Mlops,
@@ -94,8 +94,7 @@ class Simulator:
             tester = None
             if server_aggregator is not None:
                 tester = SimulationTester(server_aggregator, model, args, device, dataset)
-            allowed = allows_code()
-            functions = find_functions(self._recipe, allow_code=allowed, custom_trainer=custom)
+            functions = find_functions(self._recipe, custom_trainer=custom)
             own = _fingerprint(model, data, client_trainer, server_aggregator)
             fingerprint = {**own, **functions.digests}
             self._inputs = Inputs(model, data, device, trainer, fingerprint, functions, tester)

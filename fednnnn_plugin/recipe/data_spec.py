@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 HOLDOUT = 0.2  # of each client's samples, where they are to be tested on them
 
 
-def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
-    """Return what the recipe says of its data; the user, not the recipe, lets code of theirs run.
+def data_spec(recipe: Recipe) -> DataSpec:
+    """Return what the recipe says of its data.
 
     The section's keys are the fields of :class:`DataSpec`; others are its function's arguments.
     """
@@ -33,7 +33,7 @@ def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
         arguments=data.arguments,
         num_clients=recipe.train_args.client_num_in_total,
         seed=recipe.common_args.random_seed,
-        allow_code=allow_code,
+        allow_code=recipe.allow_code,
         loss=loss_name(recipe),
         client_holdout=(validation.holdout or HOLDOUT) if validation.per_client else 0.0,
     )
@@ -47,6 +47,8 @@ def loss_name(recipe: Recipe) -> str:
 
 def partition_counts(recipe: Recipe | Path | str, *, allow_code: bool = False) -> pd.DataFrame:
     """Return how many training images of each class every client of a recipe holds."""
-    if not isinstance(recipe, Recipe):
+    if isinstance(recipe, Recipe):
+        recipe = recipe.model_copy(update={"allow_code": allow_code})
+    else:
         recipe = load_recipe(find_recipe(str(recipe)), allow_code=allow_code)
-    return load_federated(data_spec(recipe, allow_code=allow_code)).class_counts()
+    return load_federated(data_spec(recipe)).class_counts()

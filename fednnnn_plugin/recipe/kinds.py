@@ -39,7 +39,7 @@ class Caller:
     where: Callable[[str], str]  # section.key to what starts its line of a message
     foreign: bool = False  # data, model and platform are the caller's own: their names are free
     custom_trainer: bool = False  # the caller's trainer trains the clients, with its own optimizer
-    allow_code: bool = False  # a rule module:Class may be imported
+    allow_code: bool = False  # what is named module:name may be imported
     objects: frozenset[str] = frozenset()  # keys that name objects, which the caller gave
 
 

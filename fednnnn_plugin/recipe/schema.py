@@ -186,9 +186,13 @@ class TrackingArgs(Section):
 
 
 class Recipe(Section):
-    """All settings of one run; ``name`` is the file's, without its suffix."""
+    """All settings of one run; ``name`` is the file's, without its suffix.
+
+    Whoever loads it says, with ``allow_code``, whether what it names as ``module:name`` may run.
+    """
 
     name: str
+    allow_code: bool
     common_args: CommonArgs
     data_args: DataArgs
     model_args: ModelArgs

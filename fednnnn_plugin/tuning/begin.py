@@ -40,9 +40,9 @@ from fednnnn_plugin.user_code import find_code, is_own
 def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     """Begin a study of a recipe, unless a trial of it cannot be run."""
     recipe, objects = load([]), folder.objects
-    functions = find_functions(recipe, objects, allow_code=folder.allow_code)
+    functions = find_functions(recipe, objects)
     if is_own(model := recipe.model_args.model):
-        find_code(MODEL, model, objects.get(MODEL), allow_code=folder.allow_code)
+        find_code(MODEL, model, objects.get(MODEL), allow_code=recipe.allow_code)
     metrics = functions.metrics.items()
     first = next((Measure(name, not higher_is_better(metric)) for name, metric in metrics), None)
     plan = make_plan(recipe, given, first)
@@ -95,7 +95,7 @@ def _classes_per_client(load: Load, plan: Plan, folder: StudyFolder) -> int:
     Else so many that each class has about two clients.
     """
     recipe = load([f"data_args.validation_fraction={plan.validation}"])
-    spec = data_spec(recipe, allow_code=folder.allow_code)
+    spec = data_spec(recipe)
     spec = replace(spec, partition_method="iid", partition_sizes="balanced")
     data = load_federated(spec, _own_data(spec, folder))
     clients, classes = data.num_clients, data.num_classes
@@ -140,8 +140,7 @@ def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:
                 with options_named({OVERRIDES: str(GRID)}.get):
                     recipes = trial_recipes(load, plan, step, point).values()
                 for recipe in recipes:
-                    spec = data_spec(recipe, allow_code=folder.allow_code)
-                    specs.setdefault(spec, (step.name, recipe))
+                    specs.setdefault(data_spec(recipe), (step.name, recipe))
             except UserError as error:
                 problems.append(error)
                 continue

@@ -231,6 +231,7 @@ def test_keys_that_overrule_each_other(recipe_file: Path) -> None:
     [
         (b"# nothing\n", ""),
         (b"beta: 1\n", "beta: .*train_args"),
+        (b"allow_code: true\n", "allow_code: unknown"),
         (b'"\\xad\\n\\e[2J": x\n', r"\\xad\\n\\x1b\[2J: "),
         (b"a: 1\x00", "line 1: .*YAML"),
         (b"\x89PNG\r\n\x1a\n\x00\xff", ".*UTF-8"),

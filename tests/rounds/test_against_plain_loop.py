@@ -35,7 +35,7 @@ def check(start: Start, recipe: str, **settings: Any) -> Outcome:
     """Run a recipe; compare with the plain loop."""
     folder = start("run", recipe, allow_code=True, **SETTINGS | settings).folder
     loaded = load_recipe(folder / "recipe.yaml", allow_code=True)
-    data = load_federated(data_spec(loaded, allow_code=True))
+    data = load_federated(data_spec(loaded))
     model = create_model(loaded.model_args.model, 0, data.num_classes, allow_code=True).double()
     expected = plain_loop(copy.deepcopy(model), data, loaded)
     tested, close = expected.average.eval(), {"rtol": 1e-9, "atol": 1e-9}

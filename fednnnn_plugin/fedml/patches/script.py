@@ -149,6 +149,6 @@ def _own_data(args: Any) -> tuple[list[Any], int]:
     )
     ranks = simulation_ranks(recipe) if simulates_ours(args) else Ranks()
     with ending_together(ranks):
-        data = load_data(recipe, ranks, allow_code=allows_code(), any_labels=True)
+        data = load_data(recipe, ranks, any_labels=True)
     seed, batch_size = recipe.common_args.random_seed, recipe.train_args.batch_size
     return fedml_dataset(data, batch_size, seed), data.num_classes
