@@ -6,7 +6,15 @@ import sys
 from difflib import get_close_matches
 from typing import Any
 
-from fednnnn_plugin.errors import ALLOW_CODE, OUTPUT, OVERWRITE, RESUME, UserError, options_named
+from fednnnn_plugin.errors import (
+    ALLOW_CODE,
+    BACKEND,
+    OUTPUT,
+    OVERWRITE,
+    RESUME,
+    UserError,
+    options_named,
+)
 from fednnnn_plugin.user_code import names_code
 
 _log = logging.getLogger(__name__)
@@ -99,6 +107,7 @@ def allows_code() -> bool:
 #: Decorates what a FedML script calls: where it gives what a command has as options.
 in_scripts = options_named(
     {
+        BACKEND: "comm_args.backend",
         OUTPUT: "args.output",
         RESUME: "tracking_args.resume: true",
         OVERWRITE: "tracking_args.overwrite: true",

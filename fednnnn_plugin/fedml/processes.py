@@ -10,13 +10,11 @@ from typing import Any
 
 import fedml
 
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.uncaught import end_all_on_uncaught
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.job import choose_ranks
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.quantities import RoundRecord
-from fednnnn_plugin.recipe import Recipe
 
 _log = logging.getLogger(__name__)
 _LATE = 60.0  # seconds after which a rank says what it waits for
@@ -26,16 +24,9 @@ _OTHERS = (
 )
 
 
-def simulation_ranks(recipe: Recipe) -> Ranks:
-    """Return this process alone, or MPI's, as ``comm_args.backend`` says."""
-    backend = recipe.comm_args.backend
-    if backend not in ("sp", "MPI"):
-        raise UserError("comm_args.backend", f"{backend!r}: a simulation of ours runs on sp or MPI")
-    return _ranks(backend)
-
-
 @cache  # making them is a collective call of all processes
-def _ranks(backend: str) -> Ranks:
+def simulation_ranks(backend: str) -> Ranks:
+    """Return this process alone, or MPI's, as ``comm_args.backend`` says."""
     # A rank whose file names a method of FedML's own never comes.
     waiting = threading.Timer(_LATE, _log.warning, [_OTHERS])
     waiting.daemon = True

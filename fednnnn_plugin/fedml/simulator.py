@@ -80,7 +80,7 @@ class Simulator:
         brought = _brought(args, dataset, model)
         self._recipe = script_recipe(args, custom_trainer=custom, unread=unread, instead=brought)
         _check(self._recipe, args, client_trainer, server_aggregator)
-        self._ranks = simulation_ranks(self._recipe)
+        self._ranks = simulation_ranks(self._recipe.comm_args.backend)
         with ending_together(self._ranks):
             self._folder = run_folder(self._recipe, getattr(args, "output", None) or None)
             self._mode = run_mode(self._recipe)

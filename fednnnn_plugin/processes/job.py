@@ -28,7 +28,7 @@ def choose_ranks(backend: str | None) -> Ranks:
     together never run each alone: that is an error of the user's, or of the launcher's.
     """
     if backend not in ("sp", "MPI", None):
-        raise UserError("backend", shown(backend), "must be 'sp' or 'MPI'")
+        raise UserError(BACKEND, shown(backend), "must be 'sp' or 'MPI'")
     launched = launched_ranks()
     if backend == "sp" and launched > 1:
         raise UserError(

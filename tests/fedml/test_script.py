@@ -120,7 +120,7 @@ def test_error_of_one_process_over_mpi_ends_all(monkeypatch) -> None:
     assert ended == [2, 1]
     ranks = Ranks()  # of a simulation, whose data are not there
     vars(ranks).update(size=2, rank=1, abort=ended.append)
-    monkeypatch.setattr(processes, "simulation_ranks", lambda recipe: ranks)
+    monkeypatch.setattr(processes, "simulation_ranks", lambda backend: ranks)
     with refused("data_cache_dir: /nowhere"):
         fedml.data.load(fedml_args(dataset="mnist", data_cache_dir="/nowhere", download=False))
     assert ended == [2, 1, 2]
@@ -132,7 +132,7 @@ def test_rank_that_waits_for_one_of_fedmls_method_says_so(monkeypatch) -> None:
     monkeypatch.setattr(processes, "_LATE", 0.0)
     monkeypatch.setattr(processes._log, "warning", lambda *_: said.set())
     monkeypatch.setattr(processes, "choose_ranks", lambda backend: (said.wait(60), Ranks())[1])
-    assert processes._ranks.__wrapped__("MPI").size == 1
+    assert processes.simulation_ranks.__wrapped__("MPI").size == 1
     assert said.is_set()
 
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from fednnnn_plugin.fedml.methods import in_scripts
+
 _MARK = "__fednnnn_wraps__"
 
 
@@ -21,6 +23,7 @@ def wrapper(original: Callable[..., Any], around: Callable[..., Any]) -> Callabl
         return original
 
     @functools.wraps(original)
+    @in_scripts
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return around(original, *args, **kwargs)
 

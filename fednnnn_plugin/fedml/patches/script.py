@@ -8,7 +8,7 @@ from typing import Any
 from fednnnn_plugin.data.sets import DATASETS, find_dataset
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import hook
-from fednnnn_plugin.fedml.methods import allows_code, in_scripts, names_ours, simulates_ours
+from fednnnn_plugin.fedml.methods import allows_code, names_ours, simulates_ours
 from fednnnn_plugin.fedml.patches import wrap
 from fednnnn_plugin.fedml.uncaught import ending_in_a_line
 from fednnnn_plugin.models import MODELS, RESNET, create_model, unknown_model
@@ -72,12 +72,11 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
     from fednnnn_plugin.processes.job import ending_together
 
     recipe = script_recipe(args, custom_trainer=True, unread=TRAINING_KEYS)
-    ranks = simulation_ranks(recipe)
+    ranks = simulation_ranks(recipe.comm_args.backend)
     with ending_together(ranks):
         return rank_device(recipe, ranks)
 
 
-@in_scripts
 def _create(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
     """Build a model by the seed alone: a script starts from ``fedml run``'s weights."""
     name: Any = getattr(args, "model", None)
@@ -133,7 +132,6 @@ def _why_ours(args: Any) -> str | None:
     return f"partition_method {method}" if ours and named else None
 
 
-@in_scripts
 def _own_data(args: Any) -> tuple[list[Any], int]:
     from fednnnn_plugin.assembly.from_recipe import load_data
     from fednnnn_plugin.fedml.loaders import fedml_dataset
@@ -147,7 +145,7 @@ def _own_data(args: Any) -> tuple[list[Any], int]:
     recipe = script_recipe(
         args, method="PaperFedAvg", custom_trainer=True, unread=("epochs", "learning_rate")
     )
-    ranks = simulation_ranks(recipe) if simulates_ours(args) else Ranks()
+    ranks = simulation_ranks(recipe.comm_args.backend) if simulates_ours(args) else Ranks()
     with ending_together(ranks):
         data = load_data(recipe, ranks, any_labels=True)
     seed, batch_size = recipe.common_args.random_seed, recipe.train_args.batch_size
