@@ -54,6 +54,7 @@ _CLASSES = (
     "average: its share in each client's samples, averaged as the clients' models are."
 )
 _LOSS = "Mean loss of a test: cross-entropy in nats unless the recipe names another loss."
+_SECONDS = "Time of training, aggregation and evaluation on {}; of the rounds that all seeds have."
 _MOVES = "The sum of the norms of all server steps so far."
 
 
@@ -78,80 +79,75 @@ def condition_charts(
     ``references`` are single-client runs on the same data; without ``modules`` the norms of the
     last fully connected and the last convolutional one are shown.
     """
+    return filter(None, _charts(runs, references, modules))
+
+
+def _charts(
+    runs: pd.DataFrame, references: pd.DataFrame, modules: Sequence[str]
+) -> Iterator[Chart | None]:
     alone = (runs["partition"] == SINGLE_CLIENT).all()  # N = E, and there is no spread
     both = runs if alone else pd.concat([references, runs])
+    lines = [line for _, line in runs.groupby("label", sort=False)]
     lengths = runs.groupby(["label", "run"])["round"].max().groupby("label")
     several = bool((lengths.size() > 1).any())
     band = " Mean over seeds, with a band of one standard deviation." * several
     band += " Where a seed ends, the others continue alone." * bool((lengths.nunique() > 1).any())
     grey = " Grey: one client with all data." * (len(both) > len(runs))
-    tested = _evaluated(runs)
-    spread = _SPREAD + (
-        " of all seeds, and the line is the mean of their medians." * several or "."
-    )
+    tested = _evaluated(runs) + band
 
     def norms(module: str | None) -> list[Panel]:
         return [(both, partial(figures.norms, norm=norm, layer=module)) for norm in NORMS]
 
-    plans: list[tuple[str, str, str, list[Panel]]] = [
-        ("accuracy", "Accuracy", tested + band, [(runs, figures.accuracy)]),
-        ("agreement", "Do the clients agree? N/E", _AGREEMENT + band, [(runs, figures.agreement)]),
-        ("norms", "N, E and server step: whole model", _NORMS + grey + band, norms(None)),
-    ]
+    yield _chart("accuracy", "Accuracy", tested, (runs, figures.accuracy))
+    if not alone:
+        title = "Do the clients agree? N/E"
+        yield _chart("agreement", title, _AGREEMENT + band, (runs, figures.agreement))
+    title = "N, E and server step"
+    yield _chart("norms", f"{title}: whole model", _NORMS + grey + band, *norms(None))
     recorded = layers(runs.dropna(axis=1, how="all"))  # other data have other models
     for module in [m for m in modules if m in recorded] or _paper_s(recorded):
-        title = f"N, E and server step: {module}"
         caption = f"The same for the weight and bias of {module}.{grey}{band}"
-        plans.append((f"norms-{module}", title, caption, norms(module)))
-    by_label = runs.groupby("label", sort=False)
-    own: list[Panel] = [(part, partial(figures.client_spread, names=False)) for _, part in by_label]
-    plans += [
-        ("loss", "Loss", _LOSS + band, [(runs, figures.loss)]),
-        ("client-norms", "Spread of the clients' updates", spread, own),
-        ("integrated-norm", "Integrated norm", _MOVES + grey + band,
-         [(both, figures.integrated_norm)]),
-    ]  # fmt: skip
+        yield _chart(f"norms-{module}", f"{title}: {module}", caption, *norms(module))
+    yield _chart("loss", "Loss", _LOSS + band, (runs, figures.loss))
+    if not alone:
+        means = " of all seeds, and the line is the mean of their medians." * several or "."
+        spread = partial(figures.client_spread, names=False)
+        panels = [(line, spread) for line in lines]
+        yield _chart("client-norms", "Spread of the clients' updates", _SPREAD + means, *panels)
+    moved = (both, figures.integrated_norm)
+    yield _chart("integrated-norm", "Integrated norm", _MOVES + grey + band, moved)
     machines = runs["device"].dropna().unique()
     if len(machines) < 2:  # of two machines, times are not compared
-        where = machines[0] if len(machines) else "a machine that is not on record"
-        caption = (
-            f"Time of training, aggregation and evaluation on {where}; of the rounds that all "
-        )
-        plans.append(("seconds", "Accuracy by time", f"{caption}seeds have.{band}",
-                      [(runs, figures.accuracy_by_seconds)]))  # fmt: skip
+        caption = _SECONDS.format(*machines or ["a machine that is not on record"]) + band
+        yield _chart("seconds", "Accuracy by time", caption, (runs, figures.accuracy_by_seconds))
     if _recorded(runs, "served_test_acc"):
         evaluated = partial(figures.accuracy, title="evaluated model")
         served = partial(figures.accuracy, column="served_test_acc", title="served model")
-        title, caption = "Evaluated model and served model", f"{tested} {_SERVED}{band}"
-        plans.append(("served", title, caption, [(runs, evaluated), (runs, served)]))
-    plans += _by_part(runs, own, band)
-    for column in runs.filter(like="test_metrics."):
+        title, caption = "Evaluated model and served model", f"{_evaluated(runs)} {_SERVED}{band}"
+        yield _chart("served", title, caption, (runs, evaluated), (runs, served))
+    yield from _by_part(runs, lines, band)
+    for column in runs.filter(regex=r"^test_metrics\."):
         name = column.partition(".")[2]
-        draw = partial(figures.metric, name=name)
         caption = "As measured by the runs' own code." + band
-        plans.append((f"metric-{name}", name, caption, [(runs, draw)]))
-    for name, title, caption, shown in plans:
-        chart = _chart(name, title, caption, shown)
-        if chart and not (alone and name in ("agreement", "client-norms")):
-            yield chart
+        yield _chart(f"metric-{name}", name, caption, (runs, partial(figures.metric, name=name)))
 
 
 def _by_part(
-    runs: pd.DataFrame, own: list[Panel], band: str
-) -> Iterator[tuple[str, str, str, list[Panel]]]:
+    runs: pd.DataFrame, lines: Sequence[pd.DataFrame], band: str
+) -> Iterator[Chart | None]:
     """The figures of results by client and by class, where there are some."""
     if _recorded(runs, "client_acc.worst_10"):
         worst = partial(figures.accuracy, column="client_acc.worst_10")
         title = "Accuracy on the worst tenth of the clients"
-        yield "worst-clients", title, _WORST + band, [(runs, worst)]
-        drawn = partial(figures.client_quantiles, names=False)
-        each: list[Panel] = [(p, drawn) for p, _ in own if _recorded(p, "client_acc.mean")]
-        yield "client-quantiles", "Accuracy by client", _QUANTILES, each
-        ends: list[Panel] = [(runs, figures.client_distribution)]
-        yield "client-distribution", "Accuracy by client at the end", _DISTRIBUTION, ends
+        yield _chart("worst-clients", title, _WORST + band, (runs, worst))
+        tenths = partial(figures.client_quantiles, names=False)
+        panels = [(line, tenths) for line in lines if _recorded(line, "client_acc.mean")]
+        yield _chart("client-quantiles", "Accuracy by client", _QUANTILES, *panels)
+        title, ends = "Accuracy by client at the end", (runs, figures.client_distribution)
+        yield _chart("client-distribution", title, _DISTRIBUTION, ends)
     if _recorded(runs, "class_acc.mean"):
-        classes: list[Panel] = [(runs, figures.class_accuracy)]
-        yield "class-accuracy", "Accuracy by class at the end", _CLASSES, classes
+        title, ends = "Accuracy by class at the end", (runs, figures.class_accuracy)
+        yield _chart("class-accuracy", title, _CLASSES, ends)
 
 
 def _recorded(runs: pd.DataFrame, column: str) -> bool:
@@ -164,7 +160,7 @@ def _paper_s(modules: list[str]) -> list[str]:
     return [found[-1] for found in alike if found]
 
 
-def _chart(name: str, title: str, caption: str, shown: Sequence[Panel]) -> Chart | None:
+def _chart(name: str, title: str, caption: str, *shown: Panel) -> Chart | None:
     """Panels that share their y axis, the lines named in the last; None without a line."""
     columns = min(len(shown), PANELS_PER_ROW)
     rows = math.ceil(len(shown) / columns)

@@ -158,13 +158,16 @@ def test_error_axis_separates_accuracies_near_100(runs: pd.DataFrame) -> None:
 def test_layers_metrics_and_served_model_are_drawn(make_run) -> None:
     own = fp.read_runs(make_run("FedNNNN"))
     runs = own.assign(**{"test_metrics.mse": -own["round"], "served_test_acc": 0.125})
+    runs["served_test_metrics.mse"] = 0.0  # of which there is no figure
     layer = lines(fig.norms(runs, layer="fc2", norm="mean_client_norm"))["FedNNNN"]
     assert layer == pytest.approx(runs["layers.fc2.mean_client_norm"].to_numpy())
     of_no_module = runs.assign(**{"layers..mean_update_norm": 7.0})
     assert set(lines(fig.norms(of_no_module, layer=""))["FedNNNN"]) == {7.0}
     assert list(lines(fig.metric(runs, name="mse"))["FedNNNN"]) == [-1, -2, -3, -4]
     of_another_model = {f"layers.fc9.{norm}": float("nan") for norm in NORMS}
-    found = {chart.name: chart for chart in charts(runs.assign(**of_another_model))}
+    every = list(charts(runs.assign(**of_another_model)))
+    found = {chart.name: chart for chart in every}
+    assert len(found) == len(every)
     assert {"norms-fc2", "norms-conv2", "metric-mse"} <= found.keys()
     panels = found["served"].ax.figure.axes
     titled = {ax.get_title(loc="left"): lines(ax)["FedNNNN"] for ax in panels}
