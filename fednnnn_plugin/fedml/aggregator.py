@@ -25,11 +25,11 @@ from fednnnn_plugin.fedml.processes import end_federation_together, log_through_
 from fednnnn_plugin.fedml.round_clients import RoundClients
 from fednnnn_plugin.fedml.security import (
     ClientModel,
-    before_aggregation,
     check_security,
     global_privacy,
     is_changing,
     is_finite,
+    secured,
 )
 from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, recorded_settings, server_recipe
@@ -39,7 +39,6 @@ from fednnnn_plugin.fedml.tester import AGGREGATING, FedMLsTester, Tester, refus
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.server.average import ClientSum
-from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server
 
 _log = logging.getLogger(__name__)
@@ -212,24 +211,30 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if isinstance(device, torch.device):  # to which FedML moves the clients' models
             self.model.to(device)
         self._clients.begin(self._round + 1)
-        clients: list[tuple[Any, State | None]] = []
+        sent: dict[int, ClientModel] = {}
         for position, (samples, state) in enumerate(raw_client_model_or_grad_list):
             try:
-                clients.append((samples, client_state(self.model, state)))
+                sent[position] = samples, client_state(self.model, state)
             except UserError as error:
                 self._clients.fail(position, error)
-                clients.append((samples, None))
-        w_t = named_tensors(self.model)
-        names = [self._clients.name(position) for position in range(len(clients))]
         if is_changing():
-            layout = self._server.layout
-            self._clients.keep_norms([model for _, model in clients], layout, layout.gather(w_t))
-        kept, self._places = before_aggregation(clients, w_t, names)
-        for position, (_, model) in enumerate(clients):
-            if model is not None and position not in self._places:
-                why = f"by {self.args.defense_type}" if is_finite(model) else "not finite"
-                self._clients.leave_out(position, why)
-        return kept, self._places
+            sent = self._secured(sent, len(raw_client_model_or_grad_list))
+        self._places = list(sent)
+        return list(sent.values()), self._places
+
+    def _secured(self, sent: dict[int, ClientModel], total: int) -> dict[int, ClientModel]:
+        """Return the models that FedML lets pass of what clients sent, as it changes them."""
+        w_t, layout = named_tensors(self.model), self._server.layout
+        models = {position: model for position, (_, model) in sent.items()}
+        self._clients.keep_norms(models, layout, layout.gather(w_t))
+        finite = {position: sent[position] for position in sent if is_finite(models[position])}
+        kept = secured(finite, total, w_t)
+        for position in sorted(sent.keys() - kept.keys()):
+            why = f"by {self.args.defense_type}" if position in finite else "not finite"
+            if position not in finite:
+                _log.warning("%s: update rejected: %s", self._clients.name(position), why)
+            self._clients.leave_out(position, why)
+        return kept
 
     @torch.no_grad()
     def aggregate(

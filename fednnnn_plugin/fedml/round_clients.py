@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
@@ -56,10 +56,9 @@ class RoundClients:
             self._without_data.add(client)
             _log.warning("%s: has no data: left out of the average", self.name(position))
 
-    def keep_norms(self, models: Sequence[State | None], layout: Layout, w_t: ModelState) -> None:
+    def keep_norms(self, models: Mapping[int, State], layout: Layout, w_t: ModelState) -> None:
         """Keep the finite ``‖Δ_k‖`` of what clients sent."""
-        for position, model in enumerate(models):
-            if model is not None:
-                norm = float((layout.flatten(model).to(w_t.vector) - w_t.vector).norm())
-                if math.isfinite(norm):
-                    self.sent_norms[self.id(position)] = norm
+        for position, model in models.items():
+            norm = float((layout.flatten(model).to(w_t.vector) - w_t.vector).norm())
+            if math.isfinite(norm):
+                self.sent_norms[self.id(position)] = norm

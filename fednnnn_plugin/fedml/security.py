@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
@@ -169,47 +169,34 @@ def _least_clients(args: Any, chosen: str) -> int:
     return 1
 
 
-def before_aggregation(
-    clients: Sequence[tuple[Any, State | None]], served: State, names: Sequence[str]
-) -> tuple[list[ClientModel], list[int]]:
-    """Pass the client models through FedML's clipping, attacks and defences.
+def secured(models: Mapping[int, ClientModel], total: int, served: State) -> dict[int, ClientModel]:
+    """Return what FedML's clipping, attacks and defences make of client models, and keep of them.
 
-    FedML's code changes models and lists in place, and knows floating point entries only: it gets
-    copies without the integer buffers, which the models that it keeps get back. It is thrown by
-    NaN, so that models that are not finite never reach it. It expects all on one device: ``w_t``'s.
-    A client without a model has failed. Returns what the aggregation is to average, and the
-    positions of those clients in ``clients``; ``names`` are theirs in the log.
+    They are by their positions among the ``total`` of the round, and finite: NaN throws FedML's
+    code. It changes models and lists in place, and knows floating point entries only: it gets
+    copies without the integer buffers, which the models that it keeps get back. It expects all on
+    one device: ``w_t``'s.
     """
     privacy = FedMLDifferentialPrivacy.get_instance()
     attacker, defender = FedMLAttacker.get_instance(), FedMLDefender.get_instance()
-    clip = privacy.is_clipping()
-    models = {k: model for k, (_, model) in enumerate(clients) if model is not None}
-    if not is_changing():
-        return [(clients[k][0], model) for k, model in models.items()], list(models)
-
-    for client in [k for k, model in models.items() if not is_finite(model)]:
-        _log.warning("%s: update rejected: not finite", names[client])
-        del models[client]
-    if not models:
-        return [], []
     defence = str(defender.defense_type) if defender.is_defense_enabled() else ""
-    places = list(models)
-    if defence and len(places) < (least := _least_clients(defender.args, defence)):
+    if defence and len(models) < (least := _least_clients(defender.args, defence)):
         raise RunError(
-            f"defense_type: {defence}: {len(places)} of {len(clients)} clients sent a finite "
-            f"model; it needs {least}"
+            f"defense_type: {defence}: {len(models)} of {total} clients sent a finite model; it "
+            f"needs {least}"
         )
     w_t = _floats(served, served)
     chosen = f"attack_type: {attacker.attack_type}" if attacker.is_model_attack() else ""
     replaced = chosen and attacker.attack_type == _REPLACEMENT
-    attacked = list(range(len(clients))) if replaced else places
-    given = [(clients[k][0], _floats(models.get(k, served), served)) for k in attacked]
-    if clip:
+    attacked = list(range(total) if replaced else models)
+    every = (models.get(k, (1, served)) for k in attacked)
+    given = [(samples, _floats(model, served)) for samples, model in every]
+    if privacy.is_clipping():
         given = privacy.global_clip(given)
     try:
         if chosen:
             given = attacker.attack_model(given, w_t)
-        kept = given = [one for k, one in zip(attacked, given, strict=True) if k in places]
+        kept = given = [one for k, one in zip(attacked, given, strict=True) if k in models]
         if defence:
             chosen = f"defense_type: {defence}"
             kept = defender.defend_before_aggregation(list(given), w_t)
@@ -218,11 +205,12 @@ def before_aggregation(
             f"{chosen}: FedML 0.9.6 fails on these clients' models: {reason(error)}"
         ) from error
 
+    places = list(models)
     if len(kept) != len(given):  # else changed, it may be, but all there and in their order
         origins = {id(model): place for place, (_, model) in zip(places, given, strict=True)}
         places = [origins[id(model)] for _, model in kept]
     pairs = zip(places, kept, strict=True)
-    return [(samples, {**models[k], **model}) for k, (samples, model) in pairs], places
+    return {k: (samples, {**models[k][1], **model}) for k, (samples, model) in pairs}
 
 
 def _floats(state: State, served: State) -> OrderedDict[str, Tensor]:
