@@ -167,7 +167,7 @@ def joined(lines: Iterable[str]) -> str:
     return "\n".join(different[:MAX_LINES] + ([f"... and {rest} more"] if rest > 0 else []))
 
 
-def check_known(what: object, given: str, allowed: Iterable[str]) -> None:
+def check_known(what: object, given: object, allowed: Iterable[str]) -> None:
     """Refuse an argument that is none of what is allowed, and name the nearest."""
     names = list(allowed)
     if given not in names:

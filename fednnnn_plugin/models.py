@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fednnnn_plugin.errors import UserError, did_you_mean, printable
+from fednnnn_plugin.errors import UserError, did_you_mean, printable, reason
 from fednnnn_plugin.networks import NNNNCifar10, NNNNDigits, NNNNMnist, resnet18_gn
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import check_arguments, find_code, is_own, user_code
@@ -177,8 +177,8 @@ def unknown_model(name: str) -> str:
     try:
         models = _torchvision()
     except (ImportError, RuntimeError) as error:  # a torchvision that is of another torch
-        reason = " ".join(str(error).split())
-        return f"not one of {', '.join(MODELS)}, and torchvision does not import ({reason})"
+        why = f"torchvision does not import ({reason(error)})"
+        return f"not one of {', '.join(MODELS)}, and {why}"
     known = [*MODELS, RESNET, *models.list_models(module=models)]
     if name in known:
         return ""

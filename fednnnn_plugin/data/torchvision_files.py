@@ -8,7 +8,7 @@ from fednnnn_plugin.data.images import ImageDataset, Parts, channel_moments
 from fednnnn_plugin.data.sets import named_dataset
 from fednnnn_plugin.data.sources import data_folder, download_missing
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.errors import UserError, did_you_mean, printable, shown
+from fednnnn_plugin.errors import UserError, check_known, printable
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,6 @@ class TorchvisionFiles:
 
     def _split(self, given: Mapping[str, object]) -> str:
         split = given.get("split", next(iter(self.splits), ""))
-        if self.splits and split not in self.splits:
-            must = f"must be one of {', '.join(self.splits)}{did_you_mean(split, self.splits)}"
-            raise UserError("data_args.split", shown(split), must)
+        if self.splits:
+            check_known("data_args.split", split, self.splits)
         return str(split)
