@@ -16,7 +16,7 @@ from fednnnn_plugin.fingerprint import tensors_digest
 from fednnnn_plugin.seeds import derive_seed
 
 NATURAL = "natural"  # the method of a partition
-WITHIN, BETWEEN = "within_clients", "between_clients"
+_BETWEEN = "between_clients"
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def divide_by_owner(parts: Parts, owners: Owners, spec: DataSpec) -> tuple[Parts
         )
     rng = np.random.default_rng(derive_seed(spec.seed, "natural test"))
     testers = eligible[:0]
-    if not kept and spec.test_division == BETWEEN:
+    if not kept and spec.test_division == _BETWEEN:
         count = max(1, round(spec.test_fraction * len(eligible)))
         testers = np.sort(rng.permutation(eligible)[:count])
     clients = np.setdiff1d(eligible, testers)

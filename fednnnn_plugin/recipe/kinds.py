@@ -144,7 +144,6 @@ ImageSize = Annotated[
 _Code = Annotated[str, _only(lambda value, _: is_own(value)), Field(description="MODULE:FUNCTION")]
 # Names that are not ours; no message offers them.
 _Foreign = Annotated[str, _only(lambda _, caller: caller.foreign), Field(description="")]
-_Custom = Annotated[str, _only(lambda _, caller: caller.custom_trainer), Field(description="")]
 Dataset = Annotated[
     str,
     AfterValidator(_dataset),
