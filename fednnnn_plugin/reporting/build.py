@@ -20,7 +20,6 @@ from fednnnn_plugin.reporting import runs as run_folders
 from fednnnn_plugin.reporting import search_figures, tables
 from fednnnn_plugin.reporting.arguments import (
     FORMAT,
-    HUE,
     LAYERS,
     OUT,
     checked_names,
@@ -141,7 +140,7 @@ def build_report(
     sections: list[Section] = []
     if not runs.empty:
         files["rounds.csv"] = as_csv(runs)
-        runs = arrange(runs, warnings, checked_names(HUE, hue))
+        runs = arrange(runs, warnings, hue)
         shown["accuracy"] = tables.accuracy(runs)
         if value is not None:
             shown["rounds-to-accuracy"] = tables.rounds_to(runs, value, metric)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from fednnnn_plugin.reporting import figures
 from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT
 from fednnnn_plugin.reporting.runs import layers
 from fednnnn_plugin.reporting.style import UNNAMED, leave_room, panels
+from fednnnn_plugin.run_folder.results import CLASSES, CLIENTS
 
 Panel = tuple[pd.DataFrame, Callable[..., Axes]]  # what is drawn, and how
 
@@ -140,14 +142,21 @@ def _by_part(
         worst = partial(figures.accuracy, column="client_acc.worst_10")
         title = "Accuracy on the worst tenth of the clients"
         yield _chart("worst-clients", title, _WORST + band, (runs, worst))
+    if by_client := [line for line in lines if _kept(line, "client_acc.mean", CLIENTS)]:
         tenths = partial(figures.client_quantiles, names=False)
-        panels = [(line, tenths) for line in lines if _recorded(line, "client_acc.mean")]
+        panels = [(line, tenths) for line in by_client]
         yield _chart("client-quantiles", "Accuracy by client", _QUANTILES, *panels)
         title, ends = "Accuracy by client at the end", (runs, figures.client_distribution)
         yield _chart("client-distribution", title, _DISTRIBUTION, ends)
-    if _recorded(runs, "class_acc.mean"):
+    if _kept(runs, "class_acc.mean", CLASSES):
         title, ends = "Accuracy by class at the end", (runs, figures.class_accuracy)
         yield _chart("class-accuracy", title, _CLASSES, ends)
+
+
+def _kept(runs: pd.DataFrame, column: str, file: str) -> bool:
+    """Whether a result is on record, and at hand are the files that it is the summary of."""
+    folders = runs["folder"].unique()
+    return _recorded(runs, column) and any(Path(folder, file).is_file() for folder in folders)
 
 
 def _recorded(runs: pd.DataFrame, column: str) -> bool:

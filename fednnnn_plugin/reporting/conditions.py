@@ -11,6 +11,7 @@ import pandas as pd
 
 from fednnnn_plugin.data.titles import TITLES, dataset_title
 from fednnnn_plugin.errors import UserError, check_known, shown
+from fednnnn_plugin.reporting.arguments import HUE, checked_names
 from fednnnn_plugin.reporting.runs import (
     ARRANGED,
     FINGERPRINTS,
@@ -87,14 +88,14 @@ def arrange(
         UserError: there is no run, or the table is not of ``read_runs``.
     """
     check_runs(runs)
-    by = [hue] if isinstance(hue, str) else list(hue or ())
+    by = checked_names(HUE, hue or ())
     if set(ARRANGED) <= set(runs) and not by:
         return runs
     if runs.empty:
         raise UserError("runs", "no round is left; there must be at least one")
     runs = _apart(runs)
     for column in by:
-        check_known("hue", column, map(str, (*_PLACE, *runs.columns)))
+        check_known(HUE, column, map(str, (*_PLACE, *runs.columns)))
     heads = _heads(runs, [column for column in by if column not in _PLACE])
     if by:
         heads["label"] = _values(heads, by)

@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from fednnnn_plugin.errors import in_python
 from fednnnn_plugin.reporting import style
 from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT, arrange, shades
 
@@ -46,6 +47,7 @@ def of_lines(draw: Callable[P, Axes]) -> Callable[P, Axes]:
     shown = bare.replace(parameters=[*own, *_OF_ALL])
     styled: Callable[..., Axes] = style.styled(draw)
 
+    @in_python
     @wraps(draw)
     def drawing(*args: Any, **kwargs: Any) -> Axes:
         try:

@@ -11,7 +11,7 @@ import pandas as pd
 from fednnnn_plugin.errors import UserError, in_python
 from fednnnn_plugin.quantities import NORMS
 from fednnnn_plugin.reporting.arguments import parsed_target, run_paths
-from fednnnn_plugin.reporting.conditions import LINE, arrange, placed
+from fednnnn_plugin.reporting.conditions import LINE, arrange, check_runs, placed
 from fednnnn_plugin.reporting.outcomes import averaged, outcomes, reaching
 from fednnnn_plugin.reporting.runs import layers, read_folders
 
@@ -105,6 +105,7 @@ def layer_norms(runs: pd.DataFrame) -> pd.DataFrame:
         and the layer's ``mean_update_norm`` (N), ``mean_client_norm`` (E) and
         ``server_update_norm``.
     """
+    check_runs(runs)
     heads = runs[["data", "condition", "method", "run", "seed", "round"]]
     parts = [
         heads.assign(layer=layer, **{norm: runs.get(f"layers.{layer}.{norm}") for norm in NORMS})

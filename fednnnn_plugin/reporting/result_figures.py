@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reporting import scales, style
 from fednnnn_plugin.reporting.curves import Lines, curves, name_lines, of_lines, titled
 from fednnnn_plugin.reporting.result_tables import results_of
@@ -96,10 +95,7 @@ def _with_tenths(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _last_results(runs: pd.DataFrame, name: str) -> Iterator[tuple[str, pd.DataFrame]]:
     """The results of each line's runs in their last round that has some."""
-    found = results_of(runs, name)
-    if found.empty:
-        raise UserError("runs", f"none has a {name}")
-    found = found.merge(runs[["run", "label"]].drop_duplicates(), on="run")
+    found = results_of(runs, name).merge(runs[["run", "label"]].drop_duplicates(), on="run")
     last = found[found["round"] == found.groupby("run")["round"].transform("max")]
     for label in runs["label"].unique():
         own = last[last["label"] == label]

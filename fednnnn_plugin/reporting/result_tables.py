@@ -74,24 +74,26 @@ def class_results(*runs: Runs) -> pd.DataFrame:
 def _results(given: Sequence[Any], name: str) -> pd.DataFrame:
     if len(given) == 1 and isinstance(given[0], pd.DataFrame):
         check_runs(runs := given[0])
-    else:
-        runs = read_runs(*given)
-    found = results_of(runs, name)
-    if found.empty:
-        raise UserError("runs", f"none has a {name}: those with {_KEYS[name]} do")
-    return found
+        return results_of(runs, name)
+    return results_of(read_runs(*given), name)
 
 
 def results_of(runs: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The results of runs of ``read_runs`` from their files of a name; empty where none has one."""
+    """The results of runs of ``read_runs`` from their files of a name.
+
+    Raises:
+        UserError: none has one, or it is damaged.
+    """
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
-    tables = [pd.DataFrame(columns=[*_HEAD, *COLUMNS[name]])]
+    tables = []
     for head in heads.to_dict("records"):
         table = _read(Path(head["folder"]) / name, name)
         if table is not None:
             own = {key: head.get(key) for key in _HEAD}
             tables.append(table.assign(**own)[[*_HEAD, *table]])
-    return pd.concat(tables[1:] or tables, ignore_index=True)
+    if not any(map(len, tables)):
+        raise UserError("runs", f"none has a {name}: those with {_KEYS[name]} do")
+    return pd.concat(tables, ignore_index=True)
 
 
 def _read(path: Path, name: str) -> pd.DataFrame | None:

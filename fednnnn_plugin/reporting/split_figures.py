@@ -109,14 +109,15 @@ def _table(counts: pd.DataFrame | npt.ArrayLike) -> pd.DataFrame:
 
 
 @styled
-def client_sizes(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def client_sizes(counts: pd.DataFrame | npt.ArrayLike, ax: Axes | None = None) -> Axes:
     """Client sizes by rank, both axes logarithmic: a power law is a straight line.
 
     Args:
-        counts: samples of each client (rows) by class (columns), as ``client_counts`` returns them.
+        counts: samples of each client (rows) by class (columns), as ``client_counts`` returns them,
+            or such an array.
         ax: where to draw.
     """
-    ax, sizes = axes(ax), np.sort(counts.sum(axis=1))[::-1]
+    ax, sizes = axes(ax), np.sort(_table(counts).sum(axis=1))[::-1]
     sizes = sizes[sizes > 0]
     rank = np.arange(1, sizes.size + 1)
     ax.plot(rank, sizes, ".", color=BLUE, markersize=4, rasterized=sizes.size > VECTOR_CLIENTS)

@@ -95,6 +95,11 @@ def test_report_has_them_and_what_reaches_a_target(runs: dict[str, Path], tmp_pa
     assert found["rounds_to_target"].to_dict() == pytest.approx(
         {"FedAvg": 3, "FedNNNN": 3, "Momentum": float("nan")}, nan_ok=True
     )
+    for path in folder.glob("*/cl*.csv"):  # records are kept without these files, too
+        path.unlink()
+    build_report([folder], tmp_path / "bare")
+    left = {path.stem for path in (tmp_path / "bare").glob("figures/*/*.svg")}
+    assert figures - left == {"client-quantiles", "client-distribution", "class-accuracy"}
     for target in ("worst_10=1.5", "worst_11=0.5", "worst_10=", "x", 95, 0.0, float("nan")):
         with pytest.raises(UserError, match=r"^target: "):
             fp.summary(fp.read_runs(folder), target=target)
