@@ -13,10 +13,9 @@ from fedml.core.alg_frame.server_aggregator import ServerAggregator
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
-from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.methods import in_scripts
 from fednnnn_plugin.fedml.model_states import (
-    client_state,
     served_copy,
     whole_state,
     with_noise,
@@ -27,13 +26,10 @@ from fednnnn_plugin.fedml.security import (
     ClientModel,
     check_security,
     global_privacy,
-    is_changing,
-    is_finite,
-    secured,
 )
 from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, recorded_settings, server_recipe
-from fednnnn_plugin.fedml.silo_records import SiloRecords, sent_as
+from fednnnn_plugin.fedml.silo_records import SiloRecords
 from fednnnn_plugin.fedml.silos import check_silos
 from fednnnn_plugin.fedml.tester import AGGREGATING, FedMLsTester, Tester, refuse_replaced
 from fednnnn_plugin.processes.numerics import numerics
@@ -119,8 +115,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._tester = theirs or FedMLsTester(tested, args)
         super().__init__(model, args)
         self._round = self._train.start_round
-        self._clients = RoundClients(args, self._train.max_client_failures, self._round + 1)
-        self._places: list[int] = []  # in FedML's list, of the models to aggregate
+        limit, layout = self._train.max_client_failures, self._server.layout
+        self._clients = RoundClients(args, model, layout, limit, self._round + 1)
         log_through_fedml()
         self._last_round = self._round + self._train.comm_round
         if not is_server:
@@ -210,31 +206,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         device = getattr(self.args, "device", None)
         if isinstance(device, torch.device):  # to which FedML moves the clients' models
             self.model.to(device)
-        self._clients.begin(self._round + 1)
-        sent: dict[int, ClientModel] = {}
-        for position, (samples, state) in enumerate(raw_client_model_or_grad_list):
-            try:
-                sent[position] = samples, client_state(self.model, state)
-            except UserError as error:
-                self._clients.fail(position, error)
-        if is_changing():
-            sent = self._secured(sent, len(raw_client_model_or_grad_list))
-        self._places = list(sent)
-        return list(sent.values()), self._places
-
-    def _secured(self, sent: dict[int, ClientModel], total: int) -> dict[int, ClientModel]:
-        """Return the models that FedML lets pass of what clients sent, as it changes them."""
-        w_t, layout = named_tensors(self.model), self._server.layout
-        models = {position: model for position, (_, model) in sent.items()}
-        self._clients.keep_norms(models, layout, layout.gather(w_t))
-        finite = {position: sent[position] for position in sent if is_finite(models[position])}
-        kept = secured(finite, total, w_t)
-        for position in sorted(sent.keys() - kept.keys()):
-            why = f"by {self.args.defense_type}" if position in finite else "not finite"
-            if position not in finite:
-                _log.warning("%s: update rejected: %s", self._clients.name(position), why)
-            self._clients.leave_out(position, why)
-        return kept
+        return self._clients.receive(self._round + 1, raw_client_model_or_grad_list)
 
     @torch.no_grad()
     def aggregate(
@@ -250,37 +222,21 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             RunError: no model could be averaged, or the served model overflowed; the federation
                 is as it was before.
         """
-        server, weightless = self._server, 0
+        server, train = self._server, self._train
         memory = server.memory_dict(self._state)
         device = next(self.model.parameters()).device
         before = server.restore(named_tensors(self.model) | memory, device)
         assert before is not None
-        part = ClientSum(server.layout, before.served, self._train.max_client_norm)
-        places = self._places or range(len(raw_client_model_or_grad_list))
-        for position, (samples, model) in zip(places, raw_client_model_or_grad_list, strict=True):
-            if isinstance(samples, int | float) and samples == 0:  # FedML weights it with 0
-                weightless += 1
-                self._clients.leave_out(position, "no data")
-                continue
-            weight = 1.0 if self._train.client_weighting == "uniform" else samples
-            try:
-                part.add(model, weight, self._clients.name(position), self._clients.id(position))
-            except UserError as error:
-                self._clients.fail(position, error)
-        if not part.clients:
-            raise RunError(
-                f"round {self._round + 1}: no client update to average: {weightless} have no "
-                "data, all others were rejected"
-            )
-        part.seen.others += self._clients.left_out
+        part = ClientSum(server.layout, before.served, train.max_client_norm)
+        uniform = train.client_weighting == "uniform"
+        self._clients.add_to(part, raw_client_model_or_grad_list, uniform=uniform)
         seed = self._recipe.common_args.random_seed
         update, self._state, move = server.close_round(self._round + 1, before, part, seed)
         if move.degenerate:
             _log.warning("round %d: N is near 0: the served model stays", self._round + 1)
         self._round += 1
         evaluated = "served" if global_privacy() else server.rule.evaluated
-        by_client = tuple(sent_as(one, self._clients.sent_norms) for one in update.by_client)
-        update = replace(update, by_client=by_client)
+        update = replace(update, by_client=self._clients.as_sent(update.by_client))
         self._records.aggregated(self._round, update, move, evaluated)
         handed = self._state.evaluation if self._hands_over() else self._state.served
         return whole_state(self.model, server.layout.state_dict(handed), torch.device("cpu"))

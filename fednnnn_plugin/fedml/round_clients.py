@@ -1,14 +1,21 @@
-"""The clients of a silos' round: what FedML's log calls them, what they sent, who is left out."""
+"""The clients of a silos' round: what they sent, what of it is averaged, and who is left out."""
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from fednnnn_plugin.errors import UserError
+from torch import nn
+
+from fednnnn_plugin.client.replica import named_tensors
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.fedml.model_states import client_state
+from fednnnn_plugin.fedml.security import ClientModel, is_changing, is_finite, secured
 from fednnnn_plugin.fedml.silos import client_ids
 from fednnnn_plugin.quantities import ClientRecord
-from fednnnn_plugin.server.layout import Layout, ModelState, State
+from fednnnn_plugin.server.average import ClientSum
+from fednnnn_plugin.server.layout import Layout
 
 _log = logging.getLogger(__name__)
 
@@ -16,49 +23,122 @@ _log = logging.getLogger(__name__)
 class RoundClients:
     """The clients of one round after another, by their positions in FedML's list of models.
 
-    Of them ``limit`` may fail in a round; ``number`` is that of the first one.
+    They train ``model``, whose tensors are in ``layout``. Of them ``limit`` may fail in a round;
+    ``number`` is that of the first one.
     """
 
-    def __init__(self, args: Any, limit: int, number: int) -> None:
-        self._ids, self._limit = client_ids(args), limit
+    def __init__(
+        self, args: Any, model: nn.Module, layout: Layout, limit: int, number: int
+    ) -> None:
+        self._args, self._ids, self._limit = args, client_ids(args), limit
+        self._model, self._layout = model, layout
         self._without_data: set[int | str] = set()  # of which this was said
-        self.begin(number)
+        self._begin(number)
 
-    def begin(self, number: int) -> None:
+    def _begin(self, number: int) -> None:
         """Forget the round before."""
         self._number, self._failed = number, 0
-        self.left_out: list[ClientRecord] = []
-        self.sent_norms: dict[int | str, float] = {}  # before FedML's defences changed them
+        self._places: list[int] = []  # of the models that are to be averaged
+        self._left_out: list[ClientRecord] = []
+        self._sent_norms: dict[int | str, float] = {}  # before FedML's defences changed them
 
-    def id(self, position: int) -> int | str:
+    def receive(
+        self, number: int, models: Sequence[ClientModel]
+    ) -> tuple[list[ClientModel], list[int]]:
+        """Return the models of a round that fit ours and that FedML lets pass, and their positions.
+
+        Raises:
+            UserError: too many do not fit.
+            RunError: fewer are finite than FedML's defence needs.
+        """
+        self._begin(number)
+        sent: dict[int, ClientModel] = {}
+        for position, (samples, state) in enumerate(models):
+            try:
+                sent[position] = samples, client_state(self._model, state)
+            except UserError as error:
+                self._fail(position, error)
+        if is_changing():
+            sent = self._secured(sent, len(models))
+        self._places = list(sent)
+        return list(sent.values()), self._places
+
+    def _secured(self, sent: dict[int, ClientModel], total: int) -> dict[int, ClientModel]:
+        """Return the models that FedML lets pass of what clients sent, as it changes them."""
+        w_t, layout, finite = named_tensors(self._model), self._layout, dict[int, ClientModel]()
+        start = layout.flatten(w_t)
+        for position, (samples, state) in sent.items():
+            norm = float((layout.flatten(state).to(start) - start).norm())
+            if math.isfinite(norm):
+                self._sent_norms[self._id(position)] = norm
+            if is_finite(state):
+                finite[position] = samples, state
+            else:
+                _log.warning("%s: update rejected: not finite", self._name(position))
+                self._leave_out(position, "not finite")
+        kept = secured(finite, total, w_t)
+        for position in sorted(finite.keys() - kept.keys()):
+            self._leave_out(position, f"by {self._args.defense_type}")
+        return kept
+
+    def add_to(self, part: ClientSum, models: Sequence[ClientModel], *, uniform: bool) -> None:
+        """Add the models that were received, of ``uniform`` weight or by their numbers of samples.
+
+        Raises:
+            UserError: too many models or numbers that cannot be added.
+            RunError: none can.
+        """
+        weightless, places = 0, self._places or range(len(models))
+        for position, (samples, model) in zip(places, models, strict=True):
+            client, name = self._id(position), self._name(position)
+            if isinstance(samples, int | float) and samples == 0:  # FedML weights it with 0
+                weightless += 1
+                self._leave_out(position, "no data")
+                if client not in self._without_data:
+                    self._without_data.add(client)
+                    _log.warning("%s: has no data: left out of the average", name)
+                continue
+            try:
+                part.add(model, 1.0 if uniform else samples, name, client)
+            except UserError as error:
+                self._fail(position, error)
+        if not part.clients:
+            raise RunError(
+                f"round {self._number}: no client update to average: {weightless} have no data, "
+                "all others were rejected"
+            )
+        part.seen.others += self._left_out
+
+    def as_sent(self, clients: Sequence[ClientRecord]) -> tuple[ClientRecord, ...]:
+        """Return records of clients with the norms of what they sent, if FedML has changed that."""
+        return tuple(self._as_sent(client) for client in clients)
+
+    def _as_sent(self, client: ClientRecord) -> ClientRecord:
+        sent = self._sent_norms.get(client.client)
+        if sent is None or client.norm is None:
+            return client
+        clipped = client.outcome == "accepted" and sent > 1.001 * client.norm
+        return replace(client, norm=sent, outcome="clipped" if clipped else client.outcome)
+
+    def _id(self, position: int) -> int | str:
         """Return a client as FedML's log names it: the rank that it sends from."""
         found = self._ids[position] if position < len(self._ids) else position + 1
         return found if isinstance(found, int) and found >= 0 else str(found)
 
-    def name(self, position: int) -> str:
+    def _name(self, position: int) -> str:
         """Name a client in the log."""
-        return f"round {self._number}: the client of rank {self.id(position)}"
+        return f"round {self._number}: the client of rank {self._id(position)}"
 
-    def fail(self, position: int, error: UserError) -> None:
+    def _fail(self, position: int, error: UserError) -> None:
         """Leave out a client whose model cannot be used, or raise where too many have failed."""
         self._failed += 1
         if self._failed > self._limit:
-            raise UserError(self.name(position), error) from None
-        _log.warning("%s: %s: left out", self.name(position), error)
-        self.leave_out(position, str(error))
+            raise UserError(self._name(position), error) from None
+        _log.warning("%s: %s: left out", self._name(position), error)
+        self._leave_out(position, str(error))
 
-    def leave_out(self, position: int, why: str) -> None:
+    def _leave_out(self, position: int, why: str) -> None:
         """Record that a client is left out."""
-        client = self.id(position)
-        norm = self.sent_norms.get(client)
-        self.left_out.append(ClientRecord(client, "left out", norm, why=why))
-        if why == "no data" and client not in self._without_data:
-            self._without_data.add(client)
-            _log.warning("%s: has no data: left out of the average", self.name(position))
-
-    def keep_norms(self, models: Mapping[int, State], layout: Layout, w_t: ModelState) -> None:
-        """Keep the finite ``‖Δ_k‖`` of what clients sent."""
-        for position, model in models.items():
-            norm = float((layout.flatten(model).to(w_t.vector) - w_t.vector).norm())
-            if math.isfinite(norm):
-                self.sent_norms[self.id(position)] = norm
+        client = self._id(position)
+        norm = self._sent_norms.get(client)
+        self._left_out.append(ClientRecord(client, "left out", norm, why=why))

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from fednnnn_plugin.assembly.from_recipe import thresholds
@@ -63,15 +62,6 @@ class SiloRecords(ServerRecords):
             *(_said(one) for one in record.by_client if one.outcome != "accepted"),
         ]
         _log.info("round %d: %s", record.round, "; ".join(parts))
-
-
-def sent_as(client: ClientRecord, sent_norms: Mapping[int | str, float]) -> ClientRecord:
-    """Return a client's record with the norm of what it sent, if FedML has changed that since."""
-    sent = sent_norms.get(client.client)
-    if sent is None or client.norm is None:
-        return client
-    clipped = client.outcome == "accepted" and sent > 1.001 * client.norm
-    return replace(client, norm=sent, outcome="clipped" if clipped else client.outcome)
 
 
 def _said(client: ClientRecord) -> str:
