@@ -78,10 +78,6 @@ class ForkWarning:
     filename: str
     line: int
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        return self.text, self.category, self.filename, self.line
-
 
 def report_to(say: Callable[[object], None]) -> None:
     """Have this process's log records and warnings said, not handled."""

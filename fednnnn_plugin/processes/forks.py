@@ -42,7 +42,7 @@ class Forks:
     def __init__(self, count: int, like: Slot, *, anew: bool = False) -> None:
         self.count, self._anew = count, anew
         self._slots = [like.map(shared) for _ in range(count)]
-        self._warned: set[tuple[object, ...]] = set()
+        self._warned = set[ForkWarning]()
 
     def __enter__(self) -> "Forks":
         return self
@@ -90,8 +90,8 @@ class Forks:
         if isinstance(message, dict):
             record = logging.makeLogRecord(message)
             logging.getLogger(record.name).callHandlers(record)
-        elif message.key not in self._warned:
-            self._warned.add(message.key)
+        elif message not in self._warned:
+            self._warned.add(message)
             warnings.showwarning(message.text, message.category, message.filename, message.line)
 
 

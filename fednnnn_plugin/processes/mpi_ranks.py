@@ -96,9 +96,6 @@ class MpiRanks(Ranks):
     def reduce(self, part: S) -> S | None:
         return part if part.combine(self.allgather, self._sum) else None
 
-    def allreduce_min(self, number: int) -> int:
-        return min(self.allgather(number))
-
     def agree(self, error: UserError | None = None) -> None:
         ranks_of: dict[str, list[int]] = {}
         for rank, said in enumerate(self.allgather(str(error) if error else None)):

@@ -78,7 +78,7 @@ class Ranks:
 
     def allreduce_min(self, number: int) -> int:
         """Return the least of what the ranks give."""
-        return number
+        return min(self.allgather(number))
 
     def agree(self, error: UserError | None = None) -> None:
         """Return if no rank has an error; else raise on all of them what those say that have."""
