@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,8 +15,7 @@ from fednnnn_plugin.assembly.alike import check_same_inputs, check_same_start
 from fednnnn_plugin.assembly.build import build_federation
 from fednnnn_plugin.assembly.from_recipe import thresholds
 from fednnnn_plugin.assembly.inputs import Inputs, whole_fingerprint
-from fednnnn_plugin.assembly.load_model import model_metadata
-from fednnnn_plugin.assembly.run_facts import log_inputs, summary_of
+from fednnnn_plugin.assembly.run_facts import log_inputs
 from fednnnn_plugin.assembly.run_writer import RunWriter
 from fednnnn_plugin.assembly.unchanged import (
     begun_with,
@@ -27,7 +25,6 @@ from fednnnn_plugin.assembly.unchanged import (
     is_finished,
     keep_fingerprint,
 )
-from fednnnn_plugin.client.replica import aliases
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.followers.follower import Follower, figures
@@ -108,10 +105,7 @@ def run_federation(
                 _, train_state = simulate_round(federation, train_state)
             return None
         federation.try_out(train_state.server)
-        tied, every = aliases(inputs.model), recipe.train_args.checkpoint_every
-        summary = partial(summary_of, recipe, files, federation, inputs)
-        metadata = model_metadata(inputs.data)
-        writer = RunWriter(federation, train_state, files, tied, metadata, every, summary)
+        writer = RunWriter(recipe, inputs, federation, train_state, files)
         if only_check:
             files.check_free()
             if mode == "resume":
@@ -121,21 +115,26 @@ def run_federation(
         stack.enter_context(files.locked(mode))
         log_to(files.log)
         log_inputs(recipe, inputs, federation)
-        if mode != "resume" or not files.fingerprint.exists():
-            begun = begun_with(inputs.device, recipe.train_args.precision)
-            keep_fingerprint(files, inputs.fingerprint, begun)
-        if metrics := inputs.functions.metrics:  # for a report of a run that never ends
-            higher = {name: higher_is_better(metric) for name, metric in metrics.items()}
-            content = json.dumps({"higher_is_better": higher}, indent=2)
-            write_atomically(files.directions, f"{content}\n".encode())
         if mode == "resume":
             writer.restore()
-        foreign = isinstance(inputs.data, LoaderData) and "split" not in inputs.fingerprint
-        write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
+        _describe(recipe, inputs, files)
         # Each client that fails or is rejected is said already.
         limited, limits = recipe.train_args.max_client_norm is not None, recipe.tracking_args
         watch = RoundWatch(0, thresholds(limits), limited=limited, once=True)
         return writer.summarise(_simulate(federation, writer, files, watch))
+
+
+def _describe(recipe: Recipe, inputs: Inputs, files: RunFolder) -> None:
+    """Write what a run is of, what it was begun with, and of which metrics more is better."""
+    if not files.fingerprint.exists():  # it is not resumed, or is of a version that kept none
+        begun = begun_with(inputs.device, recipe.train_args.precision)
+        keep_fingerprint(files, inputs.fingerprint, begun)
+    if metrics := inputs.functions.metrics:
+        higher = {name: higher_is_better(metric) for name, metric in metrics.items()}
+        content = json.dumps({"higher_is_better": higher}, indent=2)
+        write_atomically(files.directions, f"{content}\n".encode())
+    foreign = isinstance(inputs.data, LoaderData) and "split" not in inputs.fingerprint
+    write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
 
 
 def _simulate(

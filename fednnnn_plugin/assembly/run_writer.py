@@ -1,13 +1,17 @@
 """What a run's folder keeps of its rounds: records, checkpoints, evaluation model, summary."""
 
 import logging
-from collections.abc import Callable, Mapping
 
 import safetensors.torch
 
+from fednnnn_plugin.assembly.inputs import Inputs
+from fednnnn_plugin.assembly.load_model import model_metadata
+from fednnnn_plugin.assembly.run_facts import summary_of
+from fednnnn_plugin.client.replica import aliases
 from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.quantities import RoundRecord
+from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.client_vectors import MethodState
 from fednnnn_plugin.rounds.groups import Widths, keep_widths
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
@@ -21,30 +25,23 @@ _log = logging.getLogger(__name__)
 class RunWriter:
     """Keeps a federation's rounds in its folder, which is locked.
 
-    Args:
-        tied: further names of the model's tensors -> the first name.
-        metadata: of the model's file.
-        every: rounds from one checkpoint to the next.
-        summary_of: the summary of the rounds to a state, and why the run was stopped there.
-
     Attributes:
         train_state: after the last round on record; replaced as one, whatever interrupts it.
     """
 
     def __init__(
         self,
+        recipe: Recipe,
+        inputs: Inputs,
         federation: Federation,
         train_state: TrainState,
         folder: RunFolder,
-        tied: Mapping[str, str],
-        metadata: Mapping[str, str],
-        every: int,
-        summary_of: Callable[[TrainState, str | None], Summary],
     ) -> None:
         self.train_state = train_state
-        self._federation, self._folder, self._every = federation, folder, every
-        self._tied, self._metadata = tied, dict(metadata)
-        self._summary_of = summary_of
+        self._recipe, self._inputs = recipe, inputs
+        # Further names of the model's tensors -> the first name.
+        self._tied, self._metadata = aliases(inputs.model), model_metadata(inputs.data)
+        self._federation, self._folder = federation, folder
         self._metrics = MetricsFile(folder.metrics)
         self._checkpoints = CheckpointFolder(folder.checkpoints)
         self._saved = 0
@@ -105,7 +102,7 @@ class RunWriter:
             keep_widths(self._folder, self._widths)
         self._metrics.append(record)
         self.train_state = train_state
-        if train_state.round % self._every == 0:
+        if train_state.round % self._recipe.train_args.checkpoint_every == 0:
             self._save()
         self._prune()
 
@@ -125,7 +122,8 @@ class RunWriter:
 
     def summarise(self, stopped: str | None = None) -> Summary:
         """Write and return the summary to the last round; it says why the run was stopped there."""
-        summary = self._summary_of(self.train_state, stopped)
+        of = self._recipe, self._folder, self._federation, self._inputs
+        summary = summary_of(*of, self.train_state, stopped)
         summary.write(self._folder.summary)
         return summary
 
