@@ -29,7 +29,6 @@ from fednnnn_plugin.rounds.groups import MEMORY, Widths, kept_widths, room_on, w
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.client_files import ClientFiles
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
-from fednnnn_plugin.run_folder.results import ResultTables
 from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import is_own
 
@@ -82,7 +81,6 @@ def build_federation(
     federation = Federation(
         schedule(recipe, data, ranks.size if room else 1, inputs.functions),
         *(server, executor, ranks, () if ranks.rank else followers, widths, vectors),
-        tables=None if ranks.rank else ResultTables(files.path, files.check_held),
         classes=classes,
     )
     return federation, TrainState(start, method=vectors.start() if vectors else NO_STATE)

@@ -102,7 +102,7 @@ def run_federation(
             log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
             train_state = replace(train_state, round=ranks.broadcast_object(None))
             while _goes_on(federation, train_state.round):
-                _, train_state = simulate_round(federation, train_state)
+                *_, train_state = simulate_round(federation, train_state)
             return None
         federation.try_out(train_state.server)
         writer = RunWriter(recipe, inputs, federation, train_state, files)
@@ -153,9 +153,9 @@ def _simulate(
             stack.callback(follower.end)
         stack.callback(writer.save)  # before any follower ends, which may take its time
         while _goes_on(federation, writer.train_state.round, stopped=stop.reason):
-            record, train_state = simulate_round(federation, writer.train_state)
+            record, results, train_state = simulate_round(federation, writer.train_state)
             assert record is not None
-            writer.keep(record, train_state)
+            writer.keep(record, results, train_state)
             watch.look(record)
             _log.info("round %d: %s", record.round, figures(record))
             for follower in federation.followers:

@@ -18,6 +18,7 @@ from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.checkpoint import CheckpointFolder
 from fednnnn_plugin.run_folder.folder import RunFolder, checkpoints_in, round_of
 from fednnnn_plugin.run_folder.records import MetricsFile, Summary
+from fednnnn_plugin.run_folder.results import Results, ResultTables
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class RunWriter:
         # Further names of the model's tensors -> the first name.
         self._tied, self._metadata = aliases(inputs.model), model_metadata(inputs.data)
         self._federation, self._folder = federation, folder
-        self._metrics = MetricsFile(folder.metrics)
+        self._metrics, self._tables = MetricsFile(folder.metrics), ResultTables(folder.path)
         self._checkpoints = CheckpointFolder(folder.checkpoints)
         self._saved = 0
         self._widths: Widths = {}  # that are in the folder
@@ -50,8 +51,7 @@ class RunWriter:
     def restore(self) -> None:
         """Take the state from the newest whole checkpoint; nothing is written."""
         federation, path = self._federation, self._checkpoints.path
-        if federation.tables:
-            federation.tables.check()
+        self._tables.check()
         recorded = self._metrics.rounds()
         vectors = federation.vectors
         checkpoint = self._checkpoints.load(recorded, vectors.check if vectors else None)
@@ -88,18 +88,18 @@ class RunWriter:
     def begin(self) -> None:
         """Drop what is on record of the rounds that are to be done."""
         self._metrics.cut(self.train_state.round)
-        if tables := self._federation.tables:
-            tables.cut(self.train_state.round)
+        self._tables.cut(self.train_state.round)
         self._prune()
         if self._saved:
             self.summarise()  # in place of a longer or a stopped run's
 
-    def keep(self, record: RoundRecord, train_state: TrainState) -> None:
+    def keep(self, record: RoundRecord, results: Results, train_state: TrainState) -> None:
         """Put a round on record, with a checkpoint where one is due."""
         self._folder.check_held()
         if self._widths != self._federation.widths:
             self._widths = self._federation.widths
             keep_widths(self._folder, self._widths)
+        self._tables.append(record.round, results)  # first: each record that is there has its own
         self._metrics.append(record)
         self.train_state = train_state
         if train_state.round % self._recipe.train_args.checkpoint_every == 0:
@@ -133,8 +133,7 @@ class RunWriter:
             return
         self._folder.check_held()
         self._metrics.sync()
-        if federation.tables:
-            federation.tables.sync()
+        self._tables.sync()
         evaluation = federation.server.layout.state_dict(train_state.server.evaluation)
         tied = {name: evaluation[first].clone() for name, first in self._tied.items()}
         content = safetensors.torch.save(evaluation | tied, self._metadata)

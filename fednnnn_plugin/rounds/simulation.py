@@ -22,7 +22,7 @@ from fednnnn_plugin.rounds.group_adder import GroupAdder, cause_of, refuse_failu
 from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, plan_groups, width_in
 from fednnnn_plugin.rounds.schedule import Schedule
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
-from fednnnn_plugin.run_folder.results import NO_RESULTS, ClientResult, Results, ResultTables
+from fednnnn_plugin.run_folder.results import NO_RESULTS, ClientResult, Results
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerState
@@ -52,7 +52,6 @@ class Federation:
     followers: Sequence[Follower] = ()
     widths: Widths = field(default_factory=lambda: {0: 1})  # clients in one set of kernels, at most
     vectors: ClientVectors | None = None  # those of a client method that has some
-    tables: ResultTables | None = None  # where results by client and class go, on rank 0
     classes: Classes = NO_CLASSES  # that a test counts
 
     def try_out(self, start: ServerState) -> None:
@@ -78,11 +77,12 @@ class Federation:
 
 def simulate_round(
     federation: Federation, train_state: TrainState
-) -> tuple[RoundRecord | None, TrainState]:
+) -> tuple[RoundRecord | None, Results, TrainState]:
     """Compute the next round (paper, algorithm 1); all ranks call this.
 
-    Returns the round's record and the state after it. On the ranks but 0 there is no record, and
-    the served model of their state is overwritten by rank 0's.
+    Returns the round's record, what its test found by client and by class, and the state after it.
+    On the ranks but 0 there is no record, and the served model of their state is overwritten by
+    rank 0's.
 
     Raises:
         RunError: too many clients failed, no update was accepted, or the served model overflowed.
@@ -96,7 +96,7 @@ def simulate_round(
     total = _train(federation, number, clients, train_state, clock)
     if total is None:  # it is on rank 0
         _test_parts(federation, number, before.served)
-        return None, replace(train_state, round=number)
+        return None, NO_RESULTS, replace(train_state, round=number)
     refuse_failures(schedule, number, total.seen.failed)
     try:
         update, after, move = server.close_round(number, before, total, schedule.seed)
@@ -129,7 +129,7 @@ def simulate_round(
         results=results,
     )
     wall_seconds = train_state.wall_seconds + seconds.total
-    return record, TrainState(after, number, integrated_norm, wall_seconds, method)
+    return record, results, TrainState(after, number, integrated_norm, wall_seconds, method)
 
 
 def _cohort(federation: Federation, number: int) -> list[int]:
@@ -222,17 +222,14 @@ def _test(federation: Federation, number: int, state: ModelState) -> Evaluation:
 def _results(
     federation: Federation, number: int, state: ModelState, by_class: Sequence[tuple[int, int]]
 ) -> Results:
-    """Test a model of rank 0's by client, where that is due, and write what was found."""
+    """Test a model of rank 0's by client, where that is due; return what was found by class too."""
     clients: Sequence[ClientResult] = ()
     if federation.schedule.tests_clients(number):
         clients = client_results(
             chain.from_iterable(_test_part(federation, number, state, by_client=True))
         )
     classes = class_results(by_class, federation.classes) if by_class else ()
-    results = Results(clients, classes)
-    if federation.tables:  # before the record: each that is there has its results
-        federation.tables.append(number, results)
-    return results
+    return Results(clients, classes)
 
 
 def _test_parts(federation: Federation, number: int, state: ModelState) -> None:

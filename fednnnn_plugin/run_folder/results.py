@@ -3,7 +3,7 @@
 import csv
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from itertools import takewhile
@@ -125,22 +125,17 @@ class ResultTable:
 
 
 class ResultTables:
-    """The tables of a run: ``clients.csv`` and ``classes.csv``, where there is something in them.
+    """A run's ``clients.csv`` and ``classes.csv``, where there is something in them."""
 
-    ``check_held`` is called before each is written to.
-    """
-
-    def __init__(self, folder: Path, check_held: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._clients = ResultTable(folder / CLIENTS, COLUMNS[CLIENTS])
         self._classes = ResultTable(folder / CLASSES, COLUMNS[CLASSES])
-        self._tables, self._check_held = (self._clients, self._classes), check_held
+        self._tables = self._clients, self._classes
 
     def append(self, number: int, results: Results) -> None:
         """Add the lines of a round."""
-        if results != NO_RESULTS:
-            self._check_held()
-            self._clients.append(number, results.clients)
-            self._classes.append(number, results.classes)
+        self._clients.append(number, results.clients)
+        self._classes.append(number, results.classes)
 
     def sync(self) -> None:
         """Have the disk hold what was written: a checkpoint's rounds are then on record."""
