@@ -89,6 +89,11 @@ def count_classes(labels: Sequence[Tensor], where: str) -> int:
     return classes
 
 
+def class_numbers(labels: Sequence[Tensor], where: str) -> tuple[str, ...]:
+    """Return the names of the classes in all labels, which are their numbers."""
+    return tuple(map(str, range(count_classes(labels, where))))
+
+
 def _refuse_names(value: object, where: str) -> None:
     dtype: Any = getattr(value, "dtype", None)
     if isinstance(value, tuple | list) and value and isinstance(value[0], str):

@@ -15,7 +15,7 @@ from fednnnn_plugin.data.images import (
     channel_moments,
     joined,
 )
-from fednnnn_plugin.data.labels import check_classes, checked_labels, count_classes
+from fednnnn_plugin.data.labels import check_classes, checked_labels, class_numbers
 from fednnnn_plugin.data.natural import (
     NATURAL,
     Owners,
@@ -90,7 +90,7 @@ def load_own_data(brought: UserData, spec: DataSpec) -> ImageDataset:
     where = f"{DATA}: {printable(spec.dataset)}"
     given = take_apart(brought.value, where)
     checked = _checked({**given.train, **given.test}, where, spec.loss)
-    names = tuple(map(str, range(count_classes([part.labels for part in checked.values()], where))))
+    names = class_numbers([part.labels for part in checked.values()], where)
     train = joined([checked[name] for name in given.train])
     test = [checked[name] for name in given.test if name in checked] or [train.at(slice(0))]
     parts = Parts(train, joined(test))

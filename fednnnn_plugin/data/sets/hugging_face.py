@@ -14,7 +14,7 @@ from fednnnn_plugin.data.divided import divided_dataset
 from fednnnn_plugin.data.hub_files import read_tables
 from fednnnn_plugin.data.image_files import VERSION, Encoded, decode
 from fednnnn_plugin.data.images import ImageDataset, Parts
-from fednnnn_plugin.data.labels import count_classes
+from fednnnn_plugin.data.labels import class_numbers
 from fednnnn_plugin.data.natural import NATURAL, Owners, owner_names
 from fednnnn_plugin.data.own_data import checked_part
 from fednnnn_plugin.data.sets import HUB_NAME, named_dataset
@@ -42,7 +42,7 @@ def _load(spec: DataSpec) -> ImageDataset:
         checked_part((x, y), where, part, spec.loss)
         for part, x, y in zip(("train: ", "test: "), inputs, labels, strict=False)
     ]
-    names = names or tuple(map(str, range(count_classes([part.labels for part in parts], where))))
+    names = names or class_numbers([part.labels for part in parts], where)
     both = Parts(parts[0], parts[-1] if len(parts) > 1 else parts[0].at(slice(0)))
     return divided_dataset(both, names, _owners(tables, spec, where), spec)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fednnnn_plugin.data.divided import divided_dataset
 from fednnnn_plugin.data.images import ImageDataset, Parts
-from fednnnn_plugin.data.labels import count_classes
+from fednnnn_plugin.data.labels import class_numbers
 from fednnnn_plugin.data.leaf_files import read_leaf
 from fednnnn_plugin.data.leaf_samples import (
     are_file_names,
@@ -42,7 +42,7 @@ def _load(spec: DataSpec) -> ImageDataset:
             train.inputs + test.inputs, train.labels + test.labels, folder, where, spec
         )
     samples = checked_part((inputs, labels), where, loss=spec.loss)
-    names = names or tuple(map(str, range(count_classes([samples.labels], where))))
+    names = names or class_numbers([samples.labels], where)
     parts = Parts(samples.at(slice(first)), samples.at(slice(first, None)))
     users = np.asarray(train.users + test.users)
     owners = Owners(users[:first], users[first:])
