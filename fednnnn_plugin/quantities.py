@@ -1,7 +1,7 @@
 """What is on record of a round: each quantity is declared here, and nowhere else.
 
 ``metrics.jsonl``, TensorBoard, Weights & Biases and the report take names, ranges and labels from
-these classes. A new quantity is a field here, and one of its name in the server's ``Update`` or
+here. A new quantity is a field here, and one of its name in the server's ``Update`` or
 ``ServerMove``, which computes it.
 """
 
@@ -28,12 +28,6 @@ class Tag(NamedTuple):
     """How TensorBoard and Weights & Biases call a quantity, or all below it; empty: not at all."""
 
     name: str
-
-
-class Label(NamedTuple):
-    """How figures call a norm, of which every layer has one."""
-
-    text: str
 
 
 #: Marks a quantity that a record has only where it is known.
@@ -103,9 +97,17 @@ class Spread:
 class LayerRecord:
     """The norms of one module, including its part of the server step."""
 
-    mean_update_norm: Annotated[Amount, Label("N, mean update")]
-    mean_client_norm: Annotated[Amount, Label("E, mean client update")]
-    server_update_norm: Annotated[Amount, Label("server step")]
+    mean_update_norm: Amount
+    mean_client_norm: Amount
+    server_update_norm: Amount
+
+
+#: How figures call these norms, of which every layer has one.
+NORMS = {
+    "mean_update_norm": "N, mean update",
+    "mean_client_norm": "E, mean client update",
+    "server_update_norm": "server step",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,12 +179,6 @@ _TAGS = {
     if isinstance(extra, Tag)
 }
 _IF_KNOWN = [name for name, hint in _HINTS.items() if IF_KNOWN in getattr(hint, "__metadata__", ())]
-NORMS: dict[str, str] = {
-    name: extra.text
-    for name, hint in get_type_hints(LayerRecord, include_extras=True).items()
-    for extra in hint.__metadata__
-    if isinstance(extra, Label)
-}
 # Of another version, a record may lack any quantity but its round, and have others.
 _OPTIONAL: dict[str, Any] = {name: (hint | None, None) for name, hint in _HINTS.items()}
 del _OPTIONAL["schema"]  # a name of pydantic's
