@@ -7,7 +7,6 @@ model, gets gradients that no client applies: the run would end without it.
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.errors import UserError, printable
@@ -18,9 +17,7 @@ _NAMED = 3  # parameters in a message
 class Form(NamedTuple):
     """What must not change of a parameter, or of a buffer that is saved."""
 
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    requires_grad: bool
+    said: str
     identity: int  # of a parameter that requires a gradient; 0 of others
 
 
@@ -32,9 +29,7 @@ def parameter_forms(model: nn.Module) -> dict[str, Form]:
     tensors = parameters | {name: buffer for name, buffer in buffers if name in saved}
     return {
         name: Form(
-            tuple(tensor.shape),
-            tensor.dtype,
-            tensor.requires_grad,
+            f"{tensor.dtype} of {list(tensor.shape)}, requires_grad={tensor.requires_grad}",
             id(tensor) if tensor.requires_grad and name in parameters else 0,
         )
         for name, tensor in tensors.items()
@@ -95,7 +90,7 @@ class Reach:
             if version != self._versions[name]:
                 raise self._of_original(self._where, f"a forward pass changes {printable(name)}")
         reached = {self._own.get(id(leaf)) for leaf in _leaves(loss)}
-        trained = [name for name in self._trained.values() if self._forms[name].requires_grad]
+        trained = [name for name in self._trained.values() if self._forms[name].identity]
         left = [name for name in trained if name not in reached]
         if len(left) == len(trained):
             raise UserError(self._where, "its loss has no gradient for any of its parameters")
@@ -133,39 +128,25 @@ def _versions(model: nn.Module | None) -> dict[str, int]:
 
 
 def check_forms(where: str, before: Mapping[str, Form], after: Mapping[str, Form]) -> None:
-    """Refuse parameters and buffers that a pass made, removed or gave another form."""
-    if made := [name for name in after if name not in before]:
+    """Refuse parameters and buffers that a pass made, removed, replaced or gave another form.
+
+    No client would train the one, nor any average have the other.
+    """
+    missing = Form("is missing", 0)
+    for name in {**before, **after}:
+        was, now = before.get(name, missing), after.get(name, missing)
+        if was == now:
+            continue
+        changed = "replaced by another parameter in a forward pass"
+        if was.said != now.said:
+            changed = f"{was.said} before a forward pass, {now.said} after it"
         raise UserError(
-            where,
-            f"{_few(made)}: made in the first forward pass, so that no client would train it",
-            "pass a batch through the model before the run, or make it in __init__ (a buffer "
-            "that is a cache: with persistent=False)",
+            f"{where}: {printable(name)}",
+            changed,
+            "must stay: make it in __init__, change its values in place, or pass a batch through "
+            "the model before the run; a buffer that is a cache or that is to change is registered "
+            "with persistent=False",
         )
-    if lost := [name for name in before if name not in after]:
-        raise UserError(where, f"{_few(lost)}: removed in a forward pass", "must stay")
-    for name, form in before.items():
-        now, what = after[name], f"{where}: {printable(name)}"
-        if now.requires_grad != form.requires_grad:
-            raise UserError(
-                what,
-                f"requires_grad is {form.requires_grad} before a forward pass, {now.requires_grad}"
-                " after it",
-                "pass a batch through the model before the run, or set it in __init__",
-            )
-        if (now.shape, now.dtype) != (form.shape, form.dtype):
-            raise UserError(
-                what,
-                f"{form.dtype} of {list(form.shape)} before a forward pass, {now.dtype} of "
-                f"{list(now.shape)} after it",
-                "pass a batch through the model before the run; a buffer that is to change is "
-                "registered with persistent=False",
-            )
-        if now.identity != form.identity:
-            raise UserError(
-                what,
-                "replaced by another parameter in a forward pass, which no client would train: "
-                "change its values in place, or pass a batch through the model before",
-            )
 
 
 def _leaves(tensor: Tensor) -> Iterator[Tensor]:

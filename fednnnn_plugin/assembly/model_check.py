@@ -6,9 +6,6 @@ from contextlib import suppress
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils.prune import BasePruningMethod
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 
 from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.errors import UserError
@@ -75,33 +72,24 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
             # A state may follow the mode, as weights merged for a test: w_0 is of training.
             return copy.deepcopy(model).train()
     except UserError as error:
-        if why := _why_not_copied(model):
-            raise UserError(where, f"cannot be copied: {why}") from error
+        if computed := _computed_tensor(model):
+            raise UserError(
+                where,
+                f"cannot be copied: {computed} is computed of other tensors",
+                "use torch.nn.utils.parametrizations for torch.nn.utils.weight_norm or "
+                "spectral_norm, torch.nn.utils.prune.remove() or a parametrization for pruning, "
+                "or detach() it",
+            ) from error
         raise
 
 
-def _why_not_copied(model: nn.Module) -> str:
-    """Say which tensor of a model was computed, and so cannot be copied, and what to do."""
+def _computed_tensor(model: nn.Module) -> str:
+    """Return the name of an attribute that was computed, and so cannot be copied."""
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if isinstance(value, Tensor) and value.grad_fn is not None:
-                own = ".".join(filter(None, [name, key]))
-                return f"{own} is computed of other tensors: {_remedy(module, key)}"
+                return ".".join(filter(None, [name, key]))
     return ""
-
-
-def _remedy(module: nn.Module, key: str) -> str:
-    for hook in module._forward_pre_hooks.values():
-        for kind in (WeightNorm, SpectralNorm):
-            if isinstance(hook, kind):
-                norm = kind.__module__.rpartition(".")[2]
-                return f"use torch.nn.utils.parametrizations.{norm}, not torch.nn.utils.{norm}"
-        if isinstance(hook, BasePruningMethod):
-            return (
-                f"it is pruned: torch.nn.utils.prune.remove(module, {key!r}) makes that permanent, "
-                "and a parametrization (torch.nn.utils.parametrize) keeps the mask in training"
-            )
-    return "detach() it, or set it to None before the run"
 
 
 def takes_any_order(model: nn.Module, images: Tensor) -> bool:

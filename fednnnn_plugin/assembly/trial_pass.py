@@ -129,23 +129,19 @@ def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterat
     """Yield the key by which an epoch's last batch is a single sample, and for which clients."""
     for client in range(data.num_clients):
         size, key = batch_size, f"train_args.batch_size: {batch_size}"
-        count = data.client_size(client)
         if isinstance(data, LoaderData):
             loader: Any = data.train_loaders[client]
             loader = loader.loader if isinstance(loader, PairLoader) else loader
-            if not isinstance(loader, DataLoader):  # a list of batches, if its length is known
-                last = loader[-1:] if isinstance(loader, list | tuple) else ()
-                if any(len(inputs) == 1 for inputs, _ in last):
+            if isinstance(loader, list | tuple):  # of batches
+                if any(len(inputs) == 1 for inputs, _ in loader[-1:]):
                     yield f"{key}: its data", _named(data, client)
                 continue
-            cuts: Any = loader if loader.batch_sampler is None else loader.batch_sampler
-            if getattr(cuts, "batch_size", None) is None or cuts.drop_last:
-                continue
-            size = cuts.batch_size
+            if not isinstance(loader, DataLoader) or loader.batch_size is None or loader.drop_last:
+                continue  # nothing is known of its last batch
+            size = loader.batch_size
             if size != batch_size:
                 key = f"data_args.dataset: a DataLoader's batch_size: {size}"
-            with suppress(TypeError):  # a sampler without a length
-                count = len(cuts.sampler)
+        count = data.client_size(client)
         if count == 1 if size == -1 else count % size == 1 % size:
             yield key, _named(data, client)
 

@@ -133,7 +133,10 @@ def of_forms(data: FederatedData, form: str) -> FederatedData | LoaderData:
     ("given", "named"),
     [
         (Net(add(late=lambda _: None), lazily("late", lambda: nn.Linear(64, 10))), "late.weight"),
-        (Net(add(), lazily("place", lambda: nn.Parameter(torch.zeros(10)))), "place: made in"),
+        (
+            Net(add(), lazily("place", lambda: nn.Parameter(torch.zeros(10)))),
+            "place: is missing before",
+        ),
         (Net(add(cls=lambda _: nn.Linear), lambda net, x: net.cls(64, 10)(x)), "is none of"),
         (Net(add(all=lambda _: [nn.Linear(64, 10)]), lambda net, x: net.all[0](x)), "ModuleList"),
         (
