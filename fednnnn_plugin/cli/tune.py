@@ -96,9 +96,4 @@ def tune_command(
         resume=resume,
         allow_code=allow_code,
         say=say,
-        warn=_warn,
     )
-
-
-def _warn(text: str) -> None:
-    say(f"warning: {text}", err=True)

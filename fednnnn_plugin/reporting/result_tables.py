@@ -21,7 +21,9 @@ Place: TypeAlias = Union[str, "os.PathLike[str]"]
 Runs: TypeAlias = pd.DataFrame | Place | Iterable[Place]
 
 _HEAD = ["run", "data", "condition", "method", "seed"]
-_FLOATS = ("accuracy", "loss", "weight")
+# Of columns that are no counts.
+_TYPES: dict[str, Any] = dict.fromkeys(("client", "name"), str)
+_TYPES |= dict.fromkeys(("accuracy", "loss", "weight"), float)
 _KEYS = {CLIENTS: "validation_args.per_client", CLASSES: "validation_args.per_class"}
 
 
@@ -100,18 +102,14 @@ def _read(path: Path, name: str) -> pd.DataFrame | None:
     """Read one file, if it is there; what a process was just writing is left out."""
     if not path.exists():
         return None
-    columns = [*COLUMNS[name]]
+    types = {column: _TYPES.get(column, "Int64") for column in COLUMNS[name]}
+    how: Any = {"usecols": [*types], "dtype": types, "float_precision": "round_trip"}
+    how |= {"keep_default_na": False, "na_values": [""]}  # a class may be called NA
     try:
         with open_regular(path, MAX_BYTES) as file:
-            whole = BytesIO(file.read().rpartition(b"\n")[0])
-        texts: Any = {"dtype": str, "keep_default_na": False, "na_values": [""]}
-        table = pd.read_csv(whole, usecols=columns, **texts)
-        numbers = [column for column in columns if column not in ("client", "name")]
-        table[numbers] = table[numbers].astype(float)
+            table = pd.read_csv(BytesIO(file.read().rpartition(b"\n")[0]), **how)[[*types]]
     except (OSError, ValueError) as error:
         raise UserError(printable(path), f"cannot be read: {reason(error)}") from None
-    counts = [column for column in numbers if column not in _FLOATS]
-    table = table.astype(dict.fromkeys(counts, "Int64"))
     if name == CLIENTS and table["client"].str.isdigit().all():
         table = table.astype({"client": "int64"})
-    return table[columns]
+    return table

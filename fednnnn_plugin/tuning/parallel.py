@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from fednnnn_plugin.followers.progress import warnings_shown
 from fednnnn_plugin.processes import endings
 from fednnnn_plugin.processes.interpreter import python_command
 from fednnnn_plugin.processes.numerics import keep_freed_memory
@@ -30,7 +29,7 @@ def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
     from fednnnn_plugin.reporting.search_figures import write_figures  # helpers need no matplotlib
 
     part = Search(folder, say, jobs)
-    with _helpers(folder, say, jobs), warnings_shown(), endings.resumable():
+    with _helpers(folder, say, jobs), endings.resumable():
         study = part.run()
     with folder.locked():
         folder.write_best(study)

@@ -20,6 +20,7 @@ from fednnnn_plugin.assembly.objects import (
 from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.data.own_forms import clients_of
 from fednnnn_plugin.errors import RESUME, UserError, in_python, shown
+from fednnnn_plugin.followers.progress import warnings_shown
 from fednnnn_plugin.processes.endings import launched_ranks
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.reporting.arguments import checked_path
@@ -31,7 +32,6 @@ from fednnnn_plugin.tuning.plan import described
 from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values
 
 _log = logging.getLogger(__name__)
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,6 @@ def tune(
         allow_code=allow_code,
         objects=things,
         say=_log.info,
-        warn=_log.warning,
     )
 
 
@@ -144,8 +143,7 @@ def tune_recipe(
     recipe: Path | str,
     options: Options,
     *,
-    say: Say,
-    warn: Say,
+    say: Callable[[str], None],
     overrides: Sequence[str] = (),
     study: Path | None = None,
     jobs: int = 1,
@@ -166,7 +164,7 @@ def tune_recipe(
             "must be 1, or name them as module:name",
         )
     path, here = find_recipe(str(recipe)), Path.cwd()  # which user code may change
-    with registered(objects) as names:
+    with registered(objects) as names, warnings_shown():
 
         def load(more: Sequence[str]) -> Recipe:
             return load_recipe(
@@ -193,7 +191,7 @@ def tune_recipe(
             ("common_args.using_mlops", loaded.common_args.using_mlops),
         ):
             if is_asked:
-                warn(f"{key}: true: trials do not report; runs of best.yaml do")
+                _log.warning("%s: true: trials do not report; runs of best.yaml do", key)
         for line in described(folder.load, read_plan(folder.path)):
             say(line)
         found = search(folder, say, jobs)

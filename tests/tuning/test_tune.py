@@ -105,7 +105,7 @@ def test_study_at_home_of_an_oddly_named_recipe(
     words = ["tune", str(recipe), "--study=~/study", *SMALL[3:], "--grid=beta=0.7", "--rounds=1"]
     done = CliRunner().invoke(main, [*words, "--set=tracking_args.enable_wandb=true"])
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("warning: tracking_args.enable_wandb: true: trials do not report")
+    assert "\nwarning: tracking_args.enable_wandb: true: trials do not report" in done.output
     assert load_recipe(tmp_path / "study" / "best.yaml").rule_settings["beta"] == 0.7
 
 
