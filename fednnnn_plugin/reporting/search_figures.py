@@ -19,12 +19,11 @@ from fednnnn_plugin.reporting.conditions import SYMBOLS
 from fednnnn_plugin.reporting.runs import method_name
 from fednnnn_plugin.reporting.study import Plan, Step, Study, read_study
 
-# Name, unit, factor and digits of a metric.
-METRICS = {
-    "best_accuracy": ("best validation accuracy", "%", 100.0, 2),
-    "final_accuracy": ("final validation accuracy", "%", 100.0, 2),
-    "final_loss": ("final validation loss", "", 1.0, 4),
-    "worst_10": ("final accuracy of the worst 10 % of clients", "%", 100.0, 2),
+NAMES = {
+    "best_accuracy": "best validation accuracy",
+    "final_accuracy": "final validation accuracy",
+    "final_loss": "final validation loss",
+    "worst_10": "final accuracy of the worst 10 % of clients",
 }
 # A grid that spans this ratio is laid out in equal ratios, not in equal steps.
 WIDE_GRID = 30.0
@@ -171,9 +170,9 @@ def _shown(study: Study, value: float) -> str:
 
 def _metric(plan: Plan) -> tuple[str, str, float, int]:
     """Name, unit, factor and digits of what judges a study."""
-    if plan.of_measure:
-        return f"{plan.metric.removesuffix('_metric')} validation {plan.measure}", "", 1.0, 4
-    return METRICS[plan.metric]
+    measure = f"{plan.metric.removesuffix('_metric')} validation {plan.measure}"
+    name = NAMES.get(plan.metric, measure)
+    return (name, "%", 100.0, 2) if plan.of_accuracy else (name, "", 1.0, 4)
 
 
 def _at(step: Step, trial: pd.Series[float]) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import optuna
 from filelock import FileLock, Timeout
@@ -19,7 +19,6 @@ from optuna.samplers import GridSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from fednnnn_plugin.errors import RunError
-from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.reporting.study import Step, Study, read_plan
 from fednnnn_plugin.tuning.plan import trial_recipes
 from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values
@@ -100,24 +99,15 @@ class Search:
                 recipes = trial_recipes(self._folder.load, self._plan, step, {**chosen, **point})
                 study = self._studies[step.name]
                 study.sampler = GridSampler({key: [value] for key, value in point.items()})
-                study.optimize(self._objective(step, folder, recipes), n_trials=1, catch=(Failed,))
+                run = partial(
+                    run_trial, self._folder, self._plan, step, folder, recipes, self._jobs
+                )
+                study.optimize(run, n_trials=1, catch=(Failed,))
                 line = self._line(step, point, self._ended(step)[tuple(point.values())])
         except Timeout:
             return
         done, of = len(self._tabulate().trials), sum(map(len, self._plan.steps))
         self._say(f"[{done}/{of}] {line}  {time.perf_counter() - started:.1f} s")
-
-    def _objective(
-        self, step: Step, folder: Path, recipes: Mapping[str, Recipe]
-    ) -> Callable[[optuna.Trial], float]:
-        """Return what Optuna calls for a trial."""
-
-        def objective(trial: optuna.Trial) -> float:
-            for key, values in step.grid.items():
-                trial.suggest_float(key, min(values), max(values))
-            return run_trial(self._folder, folder, recipes, self._plan, trial, self._jobs)
-
-        return objective
 
     def _tabulate(self) -> Study:
         """Bring ``trials.csv`` up to date."""

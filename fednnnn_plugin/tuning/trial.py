@@ -18,7 +18,7 @@ from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.recipe import Recipe, load_recipe
-from fednnnn_plugin.reporting.study import Plan
+from fednnnn_plugin.reporting.study import Plan, Step
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
 from fednnnn_plugin.tuning.study_folder import StudyFolder
 
@@ -29,11 +29,12 @@ class Failed(RuntimeError):
 
 def run_trial(
     study: StudyFolder,
+    plan: Plan,
+    step: Step,
     folder: Path,
     recipes: Mapping[str, Recipe],
-    plan: Plan,
-    trial: optuna.Trial,
     jobs: int,
+    trial: optuna.Trial,
 ) -> float:
     """Make a trial's runs by the names of their folders in ``folder``; return the plan's metric.
 
@@ -45,6 +46,8 @@ def run_trial(
         Failed: a run diverged, or cannot begin with these settings.
         TrialPruned: the trial is hopeless.
     """
+    for key, values in step.grid.items():
+        trial.suggest_float(key, min(values), max(values))
     ranks, judges = Ranks(), list[_Judge]()
     ranks.core_sharers = jobs
     error: Failed | optuna.TrialPruned | None = None
