@@ -147,7 +147,7 @@ class Drawing:
             raise ZeroDivisionError("no samples")
         return {name: tensor + shift for name, tensor in state.items()}
 
-    def test(self, state: Any) -> Evaluation:
+    def test(self, state: Any, round_number: int) -> Evaluation:
         """What is no accuracy, as of a regression."""
         self.threads.add(torch.get_num_threads())
         return Evaluation(None, None, {"mse": draw()})

@@ -151,16 +151,13 @@ def make_executor(
 
 def _own_test(inputs: Inputs, seed: int) -> OwnTest | None:
     """Return a custom test, with the global generators seeded for it as for a client."""
-    tester, trainer, layout = inputs.tester, inputs.trainer, layout_of(inputs.model)
-    if tester is None and trainer is None:
+    tester, layout = inputs.tester or inputs.trainer, layout_of(inputs.model)
+    if tester is None:
         return None
 
     def own_test(number: int, state: ModelState) -> Evaluation:
         named = layout.state_dict(state)
         with isolated_generators(seed, "client", 0, 0):
-            if tester is not None:
-                return tester.test(named, number)
-            assert trainer is not None
-            return trainer.test(named)
+            return tester.test(named, number)
 
     return own_test

@@ -43,7 +43,7 @@ class ClientTrainerAdapter:
             if name not in self._tied
         }
 
-    def test(self, state: State) -> Evaluation:
+    def test(self, state: State, round_number: int) -> Evaluation:
         """Return what the trainer's own test finds, by FedML's counts or under its own names."""
         self._trainer.set_model_params(self._parameters(state))
         found = self._trainer.test(self._test_loader, self._device, self._args)

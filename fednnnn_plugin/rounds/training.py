@@ -22,14 +22,11 @@ class ForeignTester(Protocol):
         """Test a model."""
 
 
-class ForeignTrainer(Protocol):
+class ForeignTrainer(ForeignTester, Protocol):
     """Custom local training, such as a FedML ``ClientTrainer``."""
 
     def train(self, client: int, state: State, round_number: int) -> State:
         """Return the client's model, trained from ``state``, which may not be kept."""
-
-    def test(self, state: State) -> Evaluation:
-        """Test a model."""
 
 
 def train_alone(

@@ -119,7 +119,7 @@ def test_stop_saves_before_the_client_has_ended(tiny: Tiny) -> None:
                 time.sleep(0.01)
         return state
 
-    trainer = SimpleNamespace(train=train, test=lambda state: Evaluation(0.5, None))
+    trainer = SimpleNamespace(train=train, test=lambda *_: Evaluation(0.5, None))
     with pytest.raises(KeyboardInterrupt):
         tiny(checkpoint_every=10, trainer=trainer)
     assert saved

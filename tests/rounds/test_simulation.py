@@ -40,7 +40,7 @@ class Told:
             raise update
         return update if isinstance(update, dict) else {"w": state["w"] + torch.tensor(update)}
 
-    def test(self, state: Any) -> Evaluation:
+    def test(self, state: Any, round_number: int) -> Evaluation:
         self.tested.append(state["w"].tolist())
         number = len(self.tested)
         return (self._test and self._test(number)) or Evaluation(number / 100, 0.5)
