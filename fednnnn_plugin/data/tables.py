@@ -52,14 +52,22 @@ def with_arrays(value: Any, where: str, owners: str | None = None) -> Any:
     """
     if isinstance(value, Mapping) and {"train", "test"} <= value.keys():
         value = (value["train"], value["test"])
+    if owners and is_table(value):
+        return _arrays(value, where, owners)
+    is_pair = isinstance(value, tuple | list) and len(value) == 2
+    if is_pair and all(map(is_table, value)):
+        train = _arrays(value[0], f"{where}: train", owners)
+        test = _arrays(value[1], f"{where}: test", owners)
+        return (*train[:2], *test[:2], *train[2:], *test[2:])
     if owners:
-        return _with_owners(value, where, owners)
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        return value
-    first, test = value
-    if is_table(first) and is_table(test):
-        return (*_arrays(first, f"{where}: train"), *_arrays(test, f"{where}: test"))
-    return _without_tables(first, f"{where}: client"), _without_tables(test, f"{where}: test")
+        raise UserError(
+            "data_args.partition_by",
+            f"{printable(owners)}: {where}: has no columns, as it is no data set of the library "
+            "datasets",
+            "leave it out, and return the owners beside the data",
+        )
+    names = (f"{where}: client", f"{where}: test")
+    return tuple(map(_without_tables, value, names)) if is_pair else value
 
 
 def _without_tables(given: Any, where: str) -> Any:
@@ -72,25 +80,9 @@ def _without_tables(given: Any, where: str) -> Any:
     return given
 
 
-def _with_owners(value: Any, where: str, owners: str) -> tuple[Any, ...]:
-    """Return the arrays of one table or two, and whose each sample is."""
-    if is_table(value):
-        return _arrays(value, where, owners)
-    tables = value if isinstance(value, tuple | list) and len(value) == 2 else ()
-    if not tables or not all(map(is_table, tables)):
-        raise UserError(
-            "data_args.partition_by",
-            f"{printable(owners)}: {where}: has no columns, as it is no data set of the library "
-            "datasets",
-            "leave it out, and return the owners beside the data",
-        )
-    *train, whose = _arrays(tables[0], f"{where}: train", owners)
-    *test, of_test = _arrays(tables[1], f"{where}: test", owners)
-    return (*train, *test, whose, of_test)
-
-
 def _arrays(table: Any, where: str, owners: str | None = None) -> tuple[Any, ...]:
-    whose = () if owners is None else (owner_column(table, owners, where),)
+    named_column(owners, "data_args.partition_by", table, where)
+    whose = () if owners is None else (column(table, owners),)
     names = [name for name in table.column_names if name != owners]
     name, of_labels = inputs_and_labels_of(names, where)
     inputs = column_values(table, name, where)
@@ -120,12 +112,6 @@ def named_column(name: str | None, key: str, table: Any, where: str) -> str | No
         found = printable(", ".join(table.column_names))
         raise UserError(key, f"{printable(name)}: {where}: has the columns {found}{hint}")
     return name
-
-
-def owner_column(table: Any, name: str, where: str) -> Any:
-    """Return the column of a table that says whose each sample is."""
-    named_column(name, "data_args.partition_by", table, where)
-    return column(table, name)
 
 
 def column(table: Any, name: str) -> Any:

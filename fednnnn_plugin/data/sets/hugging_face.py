@@ -19,7 +19,7 @@ from fednnnn_plugin.data.natural import NATURAL, Owners, owner_names
 from fednnnn_plugin.data.own_data import checked_part
 from fednnnn_plugin.data.sets import HUB_NAME, named_dataset
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.data.tables import LABELS, column, column_values, named_column, owner_column
+from fednnnn_plugin.data.tables import LABELS, column, column_values, named_column
 from fednnnn_plugin.errors import UserError, printable, shown
 
 _ARGUMENTS = ("input_column", "label_column", "revision", "subset", "split", "test_split")
@@ -124,8 +124,5 @@ def _owners(tables: list[Any], spec: DataSpec, where: str) -> Owners | None:
     of_test = tables[1:] if len(tables) > 1 and by in tables[1].column_names else []
     of = f"{where}: {printable(by)}"
     return Owners(
-        *(
-            owner_names(owner_column(table, by, where), of, len(table))
-            for table in (tables[0], *of_test)
-        )
+        *(owner_names(column(table, by), of, len(table)) for table in (tables[0], *of_test))
     )
