@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -47,25 +46,27 @@ def chosen_field(inputs: list[Any], field: object, where: str) -> list[Any]:
     return [row[field] for row in inputs]
 
 
-def character_codes(texts: Sequence[str]) -> Array:
+def as_tokens(
+    texts: Sequence[str], labels: Sequence[Any], where: str
+) -> tuple[Array, Array, tuple[str, ...]]:
+    """Return tokens int64 [n, length], the labels, and the names of their classes if they are text.
+
+    A token is the place of a character among the sorted characters of all texts, where 0 stands
+    for the end of shorter texts. Labels that are each one character are numbered with them.
+    """
+    codes = _character_codes(texts)
+    if not are_texts(labels) or any(len(label) != 1 for label in labels):
+        return np.searchsorted(np.unique(codes), codes), *as_classes(labels, where)
+    ends = _character_codes(labels)[:, 0]
+    known = np.unique(np.concatenate((codes.ravel(), ends)))
+    classes = tuple(map(chr, known))
+    return np.searchsorted(known, codes), np.searchsorted(known, ends), classes
+
+
+def _character_codes(texts: Sequence[str]) -> Array:
     """Return the code of each character, uint32 [n, length]; 0 where a text has ended."""
     array = np.asarray(texts)
     return array.view(np.uint32).reshape(len(texts), -1)
-
-
-def as_tokens(texts: Sequence[str], labels: Sequence[Any]) -> tuple[Array, Array | None, Array]:
-    """Return tokens int64 [n, length], labels int64 [n], and the codes that tokens stand for.
-
-    A token is the place of a character among the sorted characters of all texts, where 0 stands
-    for the end of shorter texts. Labels that are each one character are among them; for others
-    None is returned.
-    """
-    codes, ends = character_codes(texts), None
-    if are_texts(labels) and all(len(label) == 1 for label in labels):
-        ends = character_codes(labels)
-    known = np.unique(codes if ends is None else np.concatenate((codes.ravel(), ends.ravel())))
-    tokens = np.searchsorted(known, codes)
-    return tokens, None if ends is None else np.searchsorted(known, ends)[:, 0], known
 
 
 def as_numbers(inputs: list[Any], where: str) -> Array:
@@ -127,14 +128,14 @@ def named_images(
     return cached(cache_dir, stamp, len(files), lambda: decode(files, size))
 
 
-def as_classes(labels: Sequence[Any], where: str) -> tuple[Tensor, tuple[str, ...]]:
+def as_classes(labels: Sequence[Any], where: str) -> tuple[Array, tuple[str, ...]]:
     """Return labels as numbers, and the names of their classes where they are texts.
 
     Whole numbers are classes. Texts are numbered in sorted order.
     """
     if are_texts(labels):
         names, classes = np.unique(np.asarray(labels), return_inverse=True)
-        return torch.from_numpy(classes.astype(np.int64)), tuple(map(str, names))
+        return classes, tuple(map(str, names))
     numbers = as_numbers(list(labels), f"{where}: labels")
     whole = numbers.dtype.kind == "f" and (numbers == np.rint(numbers)).all()
-    return torch.from_numpy(numbers.astype(np.int64) if whole else numbers), ()
+    return numbers.astype(np.int64) if whole else numbers, ()

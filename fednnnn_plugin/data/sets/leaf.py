@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fednnnn_plugin.data.divided import divided_dataset
@@ -13,6 +12,7 @@ from fednnnn_plugin.data.images import ImageDataset, Parts
 from fednnnn_plugin.data.labels import class_numbers
 from fednnnn_plugin.data.leaf_files import read_leaf
 from fednnnn_plugin.data.leaf_samples import (
+    Array,
     are_file_names,
     are_texts,
     as_classes,
@@ -38,7 +38,7 @@ def _load(spec: DataSpec) -> ImageDataset:
         first = len(train.labels)
         if not first:
             raise UserError(where, "no user has a sample to train on")
-        inputs, labels, names = _tensors(
+        inputs, labels, names = _arrays(
             train.inputs + test.inputs, train.labels + test.labels, folder, where, spec
         )
     samples = checked_part((inputs, labels), where, loss=spec.loss)
@@ -49,21 +49,17 @@ def _load(spec: DataSpec) -> ImageDataset:
     return divided_dataset(parts, names, owners, spec)
 
 
-def _tensors(
+def _arrays(
     inputs: list[Any], labels: Sequence[Any], folder: Path, where: str, spec: DataSpec
-) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+) -> tuple[Tensor | Array, Array, tuple[str, ...]]:
     """Return the inputs, the labels, and the names of classes that are texts."""
     inputs = chosen_field(inputs, spec.arguments.get("input_column"), where)
     if are_file_names(inputs):
         images = named_images(inputs, folder, spec.data_cache_dir, spec.image_size, where)
         return images, *as_classes(labels, where)
     if are_texts(inputs):
-        tokens, numbered, known = as_tokens(inputs, labels)
-        if numbered is not None:  # the next character of each text
-            names = tuple(map(chr, known))
-            return torch.from_numpy(tokens), torch.from_numpy(numbered), names
-        return torch.from_numpy(tokens), *as_classes(labels, where)
+        return as_tokens(inputs, labels, where)
     numbers = as_numbers(inputs, where)
     if spec.image_size:
         numbers = as_pixels(numbers, spec.image_size)
-    return torch.from_numpy(numbers), *as_classes(labels, where)
+    return numbers, *as_classes(labels, where)
