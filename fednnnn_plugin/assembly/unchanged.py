@@ -18,7 +18,7 @@ from fednnnn_plugin.rounds.stopping import STOP
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.run_folder.provenance import versions
 from fednnnn_plugin.run_folder.records import Summary
-from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_code
+from fednnnn_plugin.user_code import ONLY_GIVEN, is_own
 
 _log = logging.getLogger(__name__)
 # What a run was begun with beside what it is of.
@@ -33,22 +33,19 @@ PLACEMENT = tuple(
 
 def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
     """Refuse to resume a run of another recipe, but for its length and for where it runs."""
-    # Of code that a folder names none runs but what the recipe has and the user allows.
-    own = {key: getattr(recipe.train_args, key) for key in ("federated_optimizer", "client_method")}
     sections = read_mapping(folder.recipe, "recipe")
-    train = sections.get("train_args")
-    stored_names = {key: train.get(key) if isinstance(train, dict) else None for key in own}
     if left := sorted(named_objects(sections) - named_objects(recipe.model_dump())):
         raise UserError(RESUME, f"{folder.recipe}: {', '.join(left)}: {ONLY_GIVEN}")
-    changed: dict[str, tuple[object, object]] = {
-        f"train_args.{key}": (name, own[key])
-        for key, name in stored_names.items()
-        if is_own(name) and name != own[key]
-    }
+    # Of code that a folder names none runs but what the recipe has and the user allows.
+    train, changed = sections.get("train_args"), dict[str, tuple[object, object]]()
+    for key in ("federated_optimizer", "client_method"):
+        name = train.get(key) if isinstance(train, dict) else None
+        given = getattr(recipe.train_args, key)
+        if is_own(name) and name != given:
+            changed[f"train_args.{key}"] = (name, given)
     if not changed:
         # An entry script's recipe may name data, models and platforms that are not ours.
-        allow = any(map(names_code, own.values()))
-        stored = load_recipe(folder.recipe, foreign=True, allow_code=allow)
+        stored = load_recipe(folder.recipe, foreign=True, allow_code=recipe.allow_code)
         changed = differences(stored, recipe)
         for key in ("train_args.comm_round", STOP, "tracking_args.label", *PLACEMENT):
             changed.pop(key, None)
