@@ -3,7 +3,6 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -29,7 +28,6 @@ from fednnnn_plugin.fedml.model_states import (
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
 from fednnnn_plugin.fedml.security import turn_off
 from fednnnn_plugin.fedml.settings import client_recipe
-from fednnnn_plugin.models import is_built_in
 from fednnnn_plugin.processes.devices import usable_cores
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.rounds.batches import Batches, LoaderBatches, TensorBatches
@@ -82,9 +80,8 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         if getattr(args, "role", "client") != "server":  # FedML's scripts build one in each
             warn_of_unread_keys(args)
         recipe = client_recipe(args)
-        self._functions = find_functions(recipe)
+        self._sgd = local_sgd(recipe, find_functions(recipe))
         self._seed = recipe.common_args.random_seed
-        self._sgd = local_sgd(recipe, self._functions)
         self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads
         self._threads = usable_cores() if threads == "auto" else threads
         turn_off(FedMLDifferentialPrivacy, FedMLAttacker)  # which the constructor turns on
@@ -112,15 +109,11 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             return
         device = torch.device(device)
         round_number = self._start + args.round_idx + 1
-        client, known = self.id, False
-        if isinstance(train_data, ClientLoader):
-            client = train_data.client
-            known = is_built_in(self.model) and not self._functions.train_by_own_code
+        client = train_data.client if isinstance(train_data, ClientLoader) else self.id
         self.model.to(device, self._sgd.dtype)
         drawing = isolated_generators(self._seed, "client", round_number, client)
-        generators: AbstractContextManager[None] = nullcontext() if known else drawing
-        batches = self._batches(train_data, client, device, ours=known)
-        with on_threads(self._threads), numerics(self._sgd.precision, device), generators:
+        batches = self._batches(train_data, client, device)
+        with on_threads(self._threads), numerics(self._sgd.precision, device), drawing:
             sgd = self._sgd.in_round(round_number)
             sgd.train(Replica(self.model), batches.epochs(client, round_number))
 
@@ -144,9 +137,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             "test_total": sum(part.samples for part in parts),
         }
 
-    def _batches(
-        self, train_data: Any, client: int, device: torch.device, *, ours: bool
-    ) -> Batches:
+    def _batches(self, train_data: Any, client: int, device: torch.device) -> Batches:
         if not isinstance(train_data, ClientLoader):
             follow_the_engine(train_data)
             data = LoaderData({client: train_data}, {}, (), 0)
@@ -157,8 +148,8 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             refuse_images_of_other_form(self.model, federated.train_images)
             for warning in check_model(self.model, name, federated, self._sgd):
                 _log.warning(warning)
-            any_order = ours or self._takes_any_order
-            batches = TensorBatches(federated, self._sgd, self._seed, device, any_order=any_order)
+            given, free = (federated, self._sgd, self._seed, device), self._takes_any_order
+            batches = TensorBatches(*given, any_order=free)
             self._staged = federated, device, batches
         return self._staged[2]
 
