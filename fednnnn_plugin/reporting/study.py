@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from fednnnn_plugin.reporting.metrics import Metric
 PLAN, TRIALS = "study.yaml", "trials.csv"
 MAX_POINTS = 1_000
 
-STATES = ("finished", "pruned", "failed")
 MEASURED = ("best_accuracy", "best_round", "final_accuracy", "final_loss", "rounds")
 COLUMNS = ("step", "method", "state", "value", *MEASURED, "folder")
 TAKEN = {*COLUMNS, "reason"}  # what tables of trials have beside the keys
@@ -165,14 +163,9 @@ def read_study(folder: Path) -> Study:
                 table = pd.read_csv(file, usecols=[*types], dtype=types, **how)[[*types]]
     except (OSError, ValueError) as error:
         warnings.append(f"{path}: cannot be read: {reason(error)}")
-    finished = table["state"] == "finished"
-    finite = sys.float_info.max
-    lowest, highest = (0.0, 1.0) if plan.of_accuracy else (-finite, finite)  # a loss may be below 0
-    usable = table["state"].isin(STATES) & (table["value"].between(lowest, highest) | ~finished)
-    # A line counts where it is a point of the plan, and the first one of that point.
+    table["value"] = table["value"].where(table["state"] == "finished")
     place = ["step", *plan.keys]
-    trials = table.assign(value=table["value"].where(finished))[usable]
-    trials = trials.drop(columns="method").drop_duplicates(place)
+    trials = table.drop(columns="method").drop_duplicates(place)
     trials = _points(plan).merge(trials, on=place)[[*types]]  # in the order of the grids
     if lost := len(table) - len(trials):
         warnings.append(f"{path}: left out {lost} of {len(table)} lines: no trials of the study")
