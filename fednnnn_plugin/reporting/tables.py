@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -35,50 +35,30 @@ def accuracy(runs: pd.DataFrame) -> Table:
     ``unlike_paper`` how the settings differ.
     """
     every = outcomes(runs)
-    numbers = averaged(every)
     heads = runs.drop_duplicates(LINE).to_dict("records")
-    of_paper = [(head.get("dataset"), head["partition"], head["method"]) for head in heads]
-    of_accuracy = numbers["metric"] == ACCURACY
-    paper = pd.Series([PAPER.get(place, math.nan) for place in of_paper]).where(of_accuracy)
-    unlike = [
-        unlike_paper(head, line.rounds, line.untested) if place in PAPER else ""
-        for head, line, place in zip(heads, numbers.itertuples(), of_paper, strict=True)
-    ]
-    numbers = numbers.assign(paper=paper, unlike_paper=unlike)
+    numbers = _beside_paper(averaged(every), heads)
     one_machine = runs.groupby(LINE[:2])["device"].nunique() < 2
     timed = one_machine.loc[pd.MultiIndex.from_frame(numbers[LINE[:2]])].to_numpy()
     numbers["seconds"] = numbers["seconds"].where(timed)
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     rows["method"] += numbers["unlike_paper"].map(lambda text: "*" * bool(text))
-    rounds = pd.Series([head.get("comm_round") for head in heads], dtype=object)
-    planned = pd.to_numeric(rounds, errors="coerce")
-    all_stopped = numbers["stopped"] == numbers["seeds"]
-    columns = numbers["rounds"], numbers["most_rounds"], planned, all_stopped
-    rows["rounds"] = [
-        "stopped at " * stopped
-        + f"{least}"
-        + f" to {most}" * (most > least)
-        + f" of {of:g}" * (least < of and not stopped)
-        for least, most, of, stopped in zip(*columns, strict=True)
-    ]
-    if not of_accuracy.all():
+    rows["rounds"] = _rounds(numbers, heads)
+    if (numbers["metric"] != ACCURACY).any():
         rows["metric"] = numbers["metric"].map(_with_unit)
     for name in ("best", "final"):
-        rows[name] = [_cell(line, name) for line in numbers.to_dict("records")]
+        found = numbers[[name, f"{name}_sd", f"{name}_seeds"]]
+        rows[name] = _mean_cells(found, numbers["metric"])
     for column, heading in _further(runs, numbers):
         found = _last_values(runs, column, numbers)
         numbers[[f"{column}_{name}" for name in found]] = found.to_numpy()
-        factor, digits = _scale(ACCURACY if heading.endswith("(%)") else heading)
-        rows[heading] = [
-            _mean_text(mean * factor, sd * factor, int(seeds), digits)
-            for mean, sd, seeds in found.to_numpy()
-        ]
+        metric = ACCURACY if heading.endswith("(%)") else heading
+        rows[heading] = _mean_cells(found, [metric] * len(found))
     strong, notes = _best_cells(numbers)
     notes = ["mean ± sample standard deviation (number of seeds)", *notes, *_missing(every)]
-    if paper.notna().any():
-        rows["paper"] = fixed(paper, 1)
+    if numbers["paper"].notna().any():
+        rows["paper"] = fixed(numbers["paper"], 1)
         for name in ("best", "final"):
-            rows[f"{name} − paper"] = fixed(numbers[name] * 100.0 - paper, 1, "+")
+            rows[f"{name} − paper"] = fixed(numbers[name] * 100.0 - numbers["paper"], 1, "+")
         notes.append("paper: the accuracies in its table, of one run each; differences in points.")
     if numbers["seconds"].notna().any():
         rows["s a round"] = fixed(numbers["seconds"], 1)
@@ -142,18 +122,42 @@ def _scale(metric: object) -> tuple[float, int]:
     return (100.0, 2) if metric == ACCURACY else (1.0, 4)
 
 
-def _cell(line: dict[str, Any], name: str) -> str:
-    """Mean ± deviation (seeds), in the scale of the line's metric."""
-    factor, digits = _scale(line["metric"])
-    mean, sd = line[name] * factor, line[f"{name}_sd"] * factor
-    return _mean_text(mean, sd, line[f"{name}_seeds"], digits)
+def _mean_cells(found: pd.DataFrame, metrics: Iterable[object]) -> list[str]:
+    """Mean ± deviation (seeds) of each line, in the scale of its metric."""
+    cells = []
+    for (mean, sd, seeds), metric in zip(found.to_numpy(float), metrics, strict=True):
+        factor, digits = _scale(metric)
+        mean_text, sd_text = fixed(pd.Series([mean, sd]) * factor, digits)
+        of = f" ({seeds:.0f})" * (mean_text != "–")
+        cells.append(f"{mean_text}{f' ± {sd_text}' * (sd_text != '–')}{of}")
+    return cells
 
 
-def _mean_text(mean: float, sd: float, seeds: int, digits: int) -> str:
-    """Mean ± deviation (seeds)."""
-    mean_text, sd_text = fixed(pd.Series([mean, sd]), digits)
-    of = f" ({seeds})" * (mean_text != "–")
-    return f"{mean_text}{f' ± {sd_text}' * (sd_text != '–')}{of}"
+def _beside_paper(numbers: pd.DataFrame, heads: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The numbers of lines with the ``paper``'s accuracy, and what is ``unlike_paper``."""
+    places = [(head.get("dataset"), head["partition"], head["method"]) for head in heads]
+    paper = pd.Series([PAPER.get(place, math.nan) for place in places])
+    unlike = [
+        unlike_paper(head, line.rounds, line.untested) if place in PAPER else ""
+        for head, line, place in zip(heads, numbers.itertuples(), places, strict=True)
+    ]
+    of_accuracy = numbers["metric"] == ACCURACY
+    return numbers.assign(paper=paper.where(of_accuracy), unlike_paper=unlike)
+
+
+def _rounds(numbers: pd.DataFrame, heads: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many rounds the runs of each line have, of how many."""
+    rounds = pd.Series([head.get("comm_round") for head in heads], dtype=object)
+    planned = pd.to_numeric(rounds, errors="coerce")
+    all_stopped = numbers["stopped"] == numbers["seeds"]
+    columns = numbers["rounds"], numbers["most_rounds"], planned, all_stopped
+    return [
+        "stopped at " * stopped
+        + f"{least}"
+        + f" to {most}" * (most > least)
+        + f" of {of:g}" * (least < of and not stopped)
+        for least, most, of, stopped in zip(*columns, strict=True)
+    ]
 
 
 def _further(runs: pd.DataFrame, numbers: pd.DataFrame) -> Iterator[tuple[str, str]]:
