@@ -12,21 +12,13 @@ import torch
 from fedml.core.alg_frame.server_aggregator import ServerAggregator
 from torch import Tensor, nn
 
-from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
+from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.methods import in_scripts
-from fednnnn_plugin.fedml.model_states import (
-    served_copy,
-    whole_state,
-    with_noise,
-)
+from fednnnn_plugin.fedml.model_states import served_copy, whole_state, with_noise
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
 from fednnnn_plugin.fedml.round_clients import RoundClients
-from fednnnn_plugin.fedml.security import (
-    ClientModel,
-    check_security,
-    global_privacy,
-)
+from fednnnn_plugin.fedml.security import ClientModel, check_security, global_privacy
 from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, recorded_settings, server_recipe
 from fednnnn_plugin.fedml.silo_records import SiloRecords
@@ -99,7 +91,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     ) -> None:
         end_federation_together(args)
         self._check_own()
-        theirs = None if tester is None else Tester(tester, model)
         is_server = getattr(args, "role", "server") != "client"  # FedML's scripts build one in each
         self.is_at_its_state = is_server and continue_from_state(args)
         self._recipe = server_recipe(args, method)
@@ -112,7 +103,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         check_security(args)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.
-        self._tester = theirs or FedMLsTester(tested, args)
+        self._tester = Tester(tester, model) if tester else FedMLsTester(tested, args)
         super().__init__(model, args)
         self._round = self._train.start_round
         limit, layout = self._train.max_client_failures, self._server.layout
@@ -247,9 +238,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         """Add FedML's global noise, where it is enabled, to the floating point entries."""
         if not global_privacy():
             return OrderedDict(aggregated_model_or_grad)
-        tied = aliases(self.model)
-        once = {name: t for name, t in aggregated_model_or_grad.items() if name not in tied}
-        return whole_state(self.model, with_noise(once, local=False))
+        return with_noise(self.model, aggregated_model_or_grad, local=False)
 
     def test(self, test_data: Any, device: Any, args: Any) -> Any:
         """Test the evaluation model as FedML tests its own, and report it the same way."""

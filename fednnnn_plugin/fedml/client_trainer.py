@@ -120,7 +120,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
     def on_after_local_training(self, train_data: Any, device: Any, args: Any) -> None:
         """Add FedML's local noise, where it is enabled, to the floating point entries."""
         if FedMLDifferentialPrivacy.get_instance().is_local_dp_enabled():
-            self.set_model_params(with_noise(self.get_model_params(), local=True))
+            self.set_model_params(with_noise(self.model, self.get_model_params(), local=True))
 
     def test(self, test_data: Any, device: Any, args: Any) -> dict[str, float]:
         """Count correct predictions and sum up the loss, as FedML's trainers do."""

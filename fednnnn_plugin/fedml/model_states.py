@@ -74,23 +74,21 @@ def whole_state(
     )
 
 
-def with_noise(state: State, *, local: bool) -> OrderedDict[str, Tensor]:
-    """Return a state with FedML's noise on its floating point entries, in their dtypes and places.
+def with_noise(model: nn.Module, state: State, *, local: bool) -> OrderedDict[str, Tensor]:
+    """Return a copy of a model's state with FedML's noise on its floating point entries.
 
-    No running variance is negative, of which batch normalisation would make NaN; to clip them after
-    the noise costs no privacy.
+    Tied tensors get one noise. No running variance is negative, of which batch normalisation would
+    make NaN; to clip them after the noise costs no privacy.
     """
-    privacy = FedMLDifferentialPrivacy.get_instance()
+    privacy, tied = FedMLDifferentialPrivacy.get_instance(), aliases(model)
     floating = OrderedDict(
         (name, tensor.detach().cpu())
         for name, tensor in state.items()
-        if tensor.is_floating_point()
+        if tensor.is_floating_point() and name not in tied
     )
     noised = (privacy.add_local_noise if local else privacy.add_global_noise)(floating)
-    whole = OrderedDict(
-        (name, torch.as_tensor(noised[name]).to(tensor) if name in noised else tensor)
-        for name, tensor in state.items()
-    )
+    added = {name: torch.as_tensor(noise).to(state[name].device) for name, noise in noised.items()}
+    whole = whole_state(model, {**state, **added})
     for name, tensor in whole.items():
         if name.rpartition(".")[2] == "running_var":
             tensor.clamp_(min=0.0)
