@@ -136,9 +136,12 @@ def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterat
                 if any(len(inputs) == 1 for inputs, _ in loader[-1:]):
                     yield f"{key}: its data", _named(data, client)
                 continue
-            if not isinstance(loader, DataLoader) or loader.batch_size is None or loader.drop_last:
-                continue  # nothing is known of its last batch
-            size = loader.batch_size
+            if not isinstance(loader, DataLoader):
+                continue  # nothing is known of its batches
+            cuts: Any = loader if loader.batch_sampler is None else loader.batch_sampler
+            if getattr(cuts, "batch_size", None) is None or cuts.drop_last:
+                continue
+            size = cuts.batch_size
             if size != batch_size:
                 key = f"data_args.dataset: a DataLoader's batch_size: {size}"
         count = data.client_size(client)
