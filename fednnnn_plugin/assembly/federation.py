@@ -133,7 +133,7 @@ def _describe(recipe: Recipe, inputs: Inputs, files: RunFolder) -> None:
         higher = {name: higher_is_better(metric) for name, metric in metrics.items()}
         content = json.dumps({"higher_is_better": higher}, indent=2)
         write_atomically(files.directions, f"{content}\n".encode())
-    foreign = isinstance(inputs.data, LoaderData) and "split" not in inputs.fingerprint
+    foreign = isinstance(inputs.data, LoaderData) and "split" not in inputs.data.fingerprint
     write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
 
 

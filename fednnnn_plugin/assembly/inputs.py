@@ -28,7 +28,7 @@ class Inputs(NamedTuple):
     """What a run is of; the trainer replaces the engine's local training and test.
 
     The tester replaces the test alone, a trainer's too; it runs in this process. The fingerprint is
-    of what is the user's. The sampler draws the cohorts.
+    of model, trainer and tester, of those that are the user's.
     """
 
     model: nn.Module
@@ -53,7 +53,7 @@ def recipe_inputs(
     # Data may take their time: what all ranks can refuse comes first.
     functions = find_functions(recipe, objects)
     device = rank_device(recipe, ranks)
-    data, fingerprint, tokens = _data(recipe, ranks, objects.get(DATA))
+    data, tokens = _data(recipe, ranks, objects.get(DATA))
     of_images = data.train_images.shape[1:] if isinstance(data, FederatedData) else ()
     model, digests = recipe_model(
         recipe,
@@ -62,13 +62,10 @@ def recipe_inputs(
         form=form_of(recipe.model_args.model, of_images),
     )
     check_tokens(model, f"data_args.dataset: {recipe.data_args.dataset}", tokens)
-    fingerprint = {**fingerprint, **digests, **functions.digests}
-    return Inputs(model, data, device, fingerprint=fingerprint, functions=functions)
+    return Inputs(model, data, device, fingerprint=digests, functions=functions)
 
 
-def _data(
-    recipe: Recipe, ranks: Ranks, given: object
-) -> tuple[FederatedData | LoaderData, Fingerprint, Tokens]:
+def _data(recipe: Recipe, ranks: Ranks, given: object) -> tuple[FederatedData | LoaderData, Tokens]:
     """Load a recipe's data, or what a program gave for them."""
     brought = None
     if is_own(recipe.data_args.dataset):
@@ -78,7 +75,7 @@ def _data(
             ranks.agree()  # as ranks do that get arrays, which are then refused
             return load_loaders(brought, recipe)
     data = load_data(recipe, ranks, brought=brought)
-    return data, data.fingerprint, tokens_of(data)
+    return data, tokens_of(data)
 
 
 def recipe_model(
@@ -108,7 +105,7 @@ def recipe_model(
 
 def whole_fingerprint(recipe: Recipe, inputs: Inputs) -> Fingerprint:
     """Return the fingerprint of a run: of what is the user's, and of a data set's split."""
-    found = dict(inputs.fingerprint)
+    found = {**inputs.data.fingerprint, **inputs.fingerprint, **inputs.functions.digests}
     if isinstance(inputs.data, FederatedData):
         found |= _data_digests(inputs.data)
     return found if recipe.rule.is_ours else found | {"rule": _rule_digests(recipe.rule)}

@@ -15,7 +15,7 @@ from fednnnn_plugin.data.own_data import UserData, checked_part
 from fednnnn_plugin.data.own_forms import NO_SAMPLE, check_clients, inputs_and_labels, members
 from fednnnn_plugin.data.tables import is_table
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
+from fednnnn_plugin.fingerprint import tensors_digest
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.data_spec import loss_name
 from fednnnn_plugin.rounds.loaders import Chained, LoaderData, PairLoader, follow_the_engine
@@ -38,7 +38,7 @@ def has_loaders(brought: UserData) -> bool:
     )
 
 
-def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerprint, Tokens]:
+def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Tokens]:
     """Return each part's own loader, or one that divides it into the recipe's batches.
 
     Where clients have test parts of their own, the test is all of them, one after another. All
@@ -78,11 +78,16 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerp
         digest = tensors_digest(_contents([*train, *of_test], labels, tokens, loss))
     classes = count_classes([*chain.from_iterable(labels)], where)
     sizes = [sum(map(len, batches)) for batches in labels[: len(clients)]]
-    data = LoaderData(
-        dict(enumerate(train)), dict(enumerate(sizes)), Chained(of_test), classes, own_tests
-    )
     split = tensors_digest([("sizes", torch.tensor(sizes))])
-    return data, brought.fingerprint(digest, split), tokens
+    data = LoaderData(
+        dict(enumerate(train)),
+        dict(enumerate(sizes)),
+        Chained(of_test),
+        classes,
+        own_tests,
+        brought.fingerprint(digest, split),
+    )
+    return data, tokens
 
 
 def _held_out(

@@ -114,7 +114,7 @@ def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
         level = logging.INFO if inputs.trainer else logging.WARNING
         _log.log(level, "one client at a time trains in each process: %s", workers.why)
     sizes = federation.schedule.client_sizes
-    comes_divided = "split" in inputs.fingerprint or settings.partition_method == NATURAL
+    comes_divided = "split" in data.fingerprint or settings.partition_method == NATURAL
     if federation.schedule.sampling == "by_size":
         _log.info(
             "train_args.client_sampling: by_size: a round's average is an unbiased estimate of "
@@ -131,7 +131,7 @@ def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
     split, of = "", "classes"
     if isinstance(data, FederatedData) and data.train_labels.is_floating_point():
         of = "numbers a sample"
-    if isinstance(data, FederatedData) and "split" in inputs.fingerprint:
+    if isinstance(data, FederatedData) and "split" in data.fingerprint:
         split = " (a split of their own)"
     elif isinstance(data, FederatedData):
         split = f" ({partition_name(settings.partition_method, settings.partition_sizes)})"

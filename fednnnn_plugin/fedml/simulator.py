@@ -1,6 +1,7 @@
 """What ``FedMLRunner`` runs for our methods: the engine, on FedML's data, model and trainer."""
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -95,8 +96,7 @@ class Simulator:
             if server_aggregator is not None:
                 tester = SimulationTester(server_aggregator, model, args, device, dataset)
             functions = find_functions(self._recipe, custom_trainer=custom)
-            own = _fingerprint(model, data, client_trainer, server_aggregator)
-            fingerprint = {**own, **functions.digests}
+            fingerprint = _fingerprint(model, client_trainer, server_aggregator)
             self._inputs = Inputs(model, data, device, trainer, fingerprint, functions, tester)
 
     @in_scripts
@@ -124,12 +124,12 @@ class Simulator:
                 self._inputs.model.load_state_dict(evaluation, strict=False)
 
 
-def _fingerprint(model: nn.Module, data: object, trainer: object, tester: object) -> Fingerprint:
-    """Return the fingerprint of what a script brought, but for loaders, which may draw.
+def _fingerprint(model: nn.Module, trainer: object, tester: object) -> Fingerprint:
+    """Return the fingerprint of what a script brought, but for its data.
 
     A simulation leaves its result in the model: the weights do not tell which model it is.
     """
-    found = dict(data.fingerprint) if isinstance(data, FederatedData) else {}
+    found: dict[str, Mapping[str, str]] = {}
     if not is_built_in(model):
         digests = model_digests(model)
         found["model"] = {part: digests[part] for part in ("layout", "code")}

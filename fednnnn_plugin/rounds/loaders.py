@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from fednnnn_plugin.data.tables import inputs_and_labels_of
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.fingerprint import Fingerprint
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class LoaderData:
     """A FedML data set: an iterable of (inputs, labels) batches for each client, one for the test.
 
     Nothing is known of the iterables; they may draw from the global generators. Clients may have
-    ``client_tests`` of their own.
+    ``client_tests`` of their own. The fingerprint is of what a user brought.
     """
 
     train_loaders: Mapping[int, Iterable[Any]]
@@ -25,6 +26,7 @@ class LoaderData:
     test_loader: Iterable[Any]
     num_classes: int
     client_tests: Mapping[int, Iterable[Any]] = field(default_factory=dict)
+    fingerprint: Fingerprint = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         loaders = [("its test data", self.test_loader)]

@@ -117,7 +117,7 @@ def _labels(recipe: Recipe, spec: DataSpec, folder: StudyFolder) -> Tensor:
     given = _own_data(spec, folder)
     if given is None or not has_loaders(given):
         return load_federated(spec, given).train_labels
-    data, *_ = load_loaders(given, recipe)
+    data, _ = load_loaders(given, recipe)
     labels: Tensor = next(iter(data.test_loader))[1]
     return labels
 

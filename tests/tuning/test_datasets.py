@@ -43,7 +43,7 @@ def test_part_of_each_client_is_held_out() -> None:
         ["validation_fraction=0.1", *SETTINGS[1:]],
         objects=objects,
     )
-    data, *_ = load_loaders(UserData((PARTS, TEST), {}), recipe)
+    data, _ = load_loaders(UserData((PARTS, TEST), {}), recipe)
     assert [*data.sizes.values()] == [27, 45, 18, 36]
     numbers = [int(x[0]) for loader in data.train_loaders.values() for xs, _ in loader for x in xs]
     held = [int(x[0]) for inputs, _ in data.test_loader for x in inputs]
