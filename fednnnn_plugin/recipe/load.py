@@ -11,14 +11,14 @@ from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys, own_keys
 from fednnnn_plugin.recipe.validation import build, check_sections, known_keys, unknown_section
 
+_REQUIRED = {"data_args", "model_args", "train_args"}  # of the others all keys have defaults
 # Access keys, as run folders are shared; and what says where a run goes or what is said of it, not
 # what it is.
-_REQUIRED = {"data_args", "model_args", "train_args"}  # of the others all keys have defaults
-_UNSTORED = {f"tracking_args.{key}" for key in ("wandb_key", "overwrite", "resume", "keep_states")}
-_UNSTORED |= {f"tracking_args.warn_{of}" for of in ("norm_ratio", "alignment", "weight_share")}
-_UNSTORED |= {"common_args.mlops_api_key"}
-_UNSTORED |= {
-    f"comm_args.customized_training_{of}_config" for of in ("mqtt", "s3", "web3", "thetastore")
+_UNSTORED = {
+    "common_args.mlops_api_key",
+    *(f"tracking_args.{key}" for key in ("wandb_key", "overwrite", "resume", "keep_states")),
+    *(f"tracking_args.warn_{of}" for of in ("norm_ratio", "alignment", "weight_share")),
+    *(f"comm_args.customized_training_{of}_config" for of in ("mqtt", "s3", "web3", "thetastore")),
 }
 
 
