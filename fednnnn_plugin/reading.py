@@ -25,43 +25,37 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _SLIPS = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError, RecursionError)
 
 
-class NotReadableError(Exception):
-    """The text is not YAML, or more than plain values; one line, with its place."""
-
-
 def read_mapping(path: Path, of: str) -> dict[str, Any]:
     """Read a YAML file that holds a mapping; a ``UserError`` says why it cannot be read."""
     where = printable(path)
     try:
         with open_regular(path, MAX_BYTES) as stream:
-            values = read_yaml(stream.read().decode("utf-8-sig"))
+            values = read_yaml(stream.read().decode("utf-8-sig"), where)
     except OSError as error:
         raise UserError(where, f"cannot be read: {reason(error)}") from None
     except UnicodeDecodeError as error:
         raise UserError(where, f"not text in UTF-8 (byte {error.start})") from None
-    except NotReadableError as error:
-        raise UserError(where, error) from None
     if not isinstance(values, dict):
         what = "empty" if values is None else shown(values)
         raise UserError(where, what, f"must be a mapping of {of}")
     return values
 
 
-def read_yaml(text: str) -> object:
-    """Read one YAML document; the keys of its mappings are text."""
+def read_yaml(text: str, where: str = "") -> object:
+    """Read one YAML document of plain values; the keys of its mappings are text."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.reader.ReaderError as error:
         place = text.count("\n", 0, error.position) + 1
-        raise NotReadableError(f"line {place}: not YAML: {printable(error.reason)}") from None
+        raise UserError(where, f"line {place}: not YAML: {printable(error.reason)}") from None
     except yaml.MarkedYAMLError as error:
         place = error.problem_mark.line + 1 if error.problem_mark else 1
         kind = "" if isinstance(error, ConstructorError) else "not YAML: "
         problem = printable(error.problem or error.context or "cannot be read")
-        raise NotReadableError(f"line {place}: {kind}{problem}") from None
+        raise UserError(where, f"line {place}: {kind}{problem}") from None
     except _SLIPS as error:
         deep = "nested too deep" if isinstance(error, RecursionError) else error
-        raise NotReadableError(f"not YAML: {printable(deep)}") from None
+        raise UserError(where, f"not YAML: {printable(deep)}") from None
 
 
 def write_yaml(values: object) -> str:

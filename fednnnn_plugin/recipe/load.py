@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fednnnn_plugin.errors import OVERRIDES, UserError, UserErrors, printable
-from fednnnn_plugin.reading import NotReadableError, read_mapping, read_yaml, write_yaml
+from fednnnn_plugin.reading import read_mapping, read_yaml, write_yaml
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys, own_keys
 from fednnnn_plugin.recipe.validation import build, check_sections, known_keys, unknown_section
@@ -142,8 +142,8 @@ def _override(sections: dict[str, dict[str, Any]], overrides: Sequence[str]) -> 
         try:
             section, key = _target(target.strip() if equals else "")
             value = read_yaml(text)
-        except NotReadableError as error:
-            problems.append(UserError(f"{OVERRIDES} {printable(override)}", error))
+        except UserError as error:
+            problems.append(error.at(f"{OVERRIDES} {printable(override)}"))
             continue
         sections[section][key] = value
         if value is None and known.get(key) == section:
@@ -171,9 +171,9 @@ def _target(target: str) -> tuple[str, str]:
     """The section and the key that an override means; a key of one section needs no section."""
     section, dot, key = target.partition(".")
     if not target or target in SECTIONS:
-        raise NotReadableError("write KEY=VALUE, as in beta=0.7")
+        raise UserError(OVERRIDES, "write KEY=VALUE, as in beta=0.7")
     if not dot:  # what no section has may be a key of a custom rule
         return known_keys().get(target, "train_args"), target
     if section not in SECTIONS:
-        raise NotReadableError(unknown_section(section))
+        raise UserError(OVERRIDES, unknown_section(section))
     return ("common_args" if key == "using_mlops" else section), key
