@@ -1,6 +1,6 @@
 """What FedML's arguments say, checked: all of a simulation, and what a silo's two sides read."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,28 +66,18 @@ _PRIVACY = ("enable_dp", "dp_solution_type")
 
 
 def script_recipe(
-    args: Any,
-    *,
-    method: str | None = None,
-    custom_trainer: bool = False,
-    unread: Collection[str] = (),
-    instead: Mapping[str, object] | None = None,
+    args: Any, *, custom_trainer: bool = False, unread: Collection[str] = ()
 ) -> Recipe:
     """Make a recipe of what ``fedml.init`` returns: an attribute for each key of every section.
 
     Data, model and platform may be the caller's own, so their names are free. Attributes that
-    are absent or None take the defaults; attributes that are not ours are ignored. A ``method``
-    replaces ``federated_optimizer``, and the keys of other methods are then dropped. Of the keys of
-    training those in ``unread`` may be absent: a user's trainer has its own. What ``instead`` holds
-    takes the place of what the arguments say. Beside a ``dp_solution_type`` of FedML's,
-    ``max_grad_norm`` is FedML's setting, and clips no gradient.
+    are absent or None take the defaults; attributes that are not ours are ignored. Of the keys that
+    a recipe needs those in ``unread`` may be absent: a user's trainer has its own. Beside a
+    ``dp_solution_type`` of FedML's, ``max_grad_norm`` is FedML's setting, and clips no gradient.
     """
-    said = vars(args) | dict(instead or {})
-    if method is not None:
-        said["federated_optimizer"] = method
     given: dict[str, Any] = {"dataset": "custom", "model": "custom"}
     given |= {key: _STAND_INS[key] for key in unread}
-    given |= {key: value for key, value in said.items() if value is not None}
+    given |= {key: value for key, value in vars(args).items() if value is not None}
     others = _NOT_THE_USERS | (_IMAGE_FOLDERS if given["dataset"] != "image_folder" else set())
     others |= {*OWN_TRAINING, "metrics"} if custom_trainer else set()
     if any(given.get(key) for key in _PRIVACY):
@@ -108,9 +98,14 @@ def script_recipe(
         client = find_client_method(given.get("client_method"), rule, caller)
         methods = {*rule.keys, *client.keys}
     keys = {section: set(own_keys(section)) for section in SECTIONS}
-    keys["train_args"] |= methods if method else set(method_keys()) - (_FEDMLS - methods)
+    keys["train_args"] |= set(method_keys()) - (_FEDMLS - methods)
     values = {name: {key: given[key] for key in own if key in given} for name, own in keys.items()}
     return build(Path(file).stem or str(named or "args"), values, caller)
+
+
+def part_recipe(args: Any, *keys: str) -> Recipe:
+    """Return a recipe of some of a script's keys, which is not that of its method."""
+    return _recipe(args, keys, federated_optimizer="PaperFedAvg")
 
 
 def server_recipe(args: Any, method: str | None = None) -> Recipe:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -78,8 +79,8 @@ class Simulator:
         else:
             warn_of_unread_keys(args)
         warn_of_unused_keys(args, simulation=True)
-        brought = _brought(args, dataset, model)
-        self._recipe = script_recipe(args, custom_trainer=custom, unread=unread, instead=brought)
+        said = SimpleNamespace(**vars(args) | _brought(args, dataset, model))
+        self._recipe = script_recipe(said, custom_trainer=custom, unread=unread)
         _check(self._recipe, args, client_trainer, server_aggregator)
         self._ranks = simulation_ranks(self._recipe.comm_args.backend)
         with ending_together(self._ranks):

@@ -164,7 +164,8 @@ def test_trainer_gives_the_engines_bits(layers, own, images, tmp_path) -> None:
     assert states[1:] == (random.getstate(), torch.get_num_threads())
 
     changed = {"training_type": "simulation", "server_state_path": None}
-    recipe = script_recipe(SimpleNamespace(**vars(args) | changed), method="FedNNNN")
+    changed["federated_optimizer"] = "FedNNNN"
+    recipe = script_recipe(SimpleNamespace(**vars(args) | changed))
     run_federation(recipe, lambda: Inputs(start, engines, CPU), tmp_path / "run")
     served = load_file(max((tmp_path / "run" / "checkpoint").iterdir()))
     assert_close(load_file(args.server_state_path), served, rtol=0, atol=0)

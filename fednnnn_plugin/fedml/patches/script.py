@@ -66,12 +66,12 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
         return original(args, *rest, **named)
     hook.require()
     from fednnnn_plugin.assembly.from_recipe import rank_device
-    from fednnnn_plugin.fedml.keys import TRAINING_KEYS
     from fednnnn_plugin.fedml.processes import simulation_ranks
-    from fednnnn_plugin.fedml.settings import script_recipe
+    from fednnnn_plugin.fedml.settings import part_recipe
     from fednnnn_plugin.processes.job import ending_together
+    from fednnnn_plugin.recipe.schema import own_keys
 
-    recipe = script_recipe(args, custom_trainer=True, unread=TRAINING_KEYS)
+    recipe = part_recipe(args, "backend", *own_keys("device_args"))
     ranks = simulation_ranks(recipe.comm_args.backend)
     with ending_together(ranks):
         return rank_device(recipe, ranks)
@@ -136,15 +136,14 @@ def _own_data(args: Any) -> tuple[list[Any], int]:
     from fednnnn_plugin.assembly.from_recipe import load_data
     from fednnnn_plugin.fedml.loaders import fedml_dataset
     from fednnnn_plugin.fedml.processes import end_federation_together, simulation_ranks
-    from fednnnn_plugin.fedml.settings import script_recipe
+    from fednnnn_plugin.fedml.settings import part_recipe
     from fednnnn_plugin.processes.job import ending_together
     from fednnnn_plugin.processes.ranks import Ranks
+    from fednnnn_plugin.recipe.schema import own_keys
 
     end_federation_together(args)
-    # Of the settings only those of the data are used, so the method is one without coefficients.
-    recipe = script_recipe(
-        args, method="PaperFedAvg", custom_trainer=True, unread=("epochs", "learning_rate")
-    )
+    of_data = (*own_keys("data_args"), "per_client", "holdout", "client_num_in_total")
+    recipe = part_recipe(args, "backend", "random_seed", "batch_size", *of_data)
     ranks = simulation_ranks(recipe.comm_args.backend) if simulates_ours(args) else Ranks()
     with ending_together(ranks):
         data = load_data(recipe, ranks, any_labels=True)
