@@ -126,12 +126,12 @@ def load_federated(spec: DataSpec, brought: UserData | None = None) -> Federated
         *train,
         clients,
         *test,
-        len(dataset.class_names),
-        dataset.class_names,
-        dataset.fingerprint,
-        dataset.normalisation,
-        split.test,
-        held,
+        num_classes=len(dataset.class_names),
+        class_names=dataset.class_names,
+        fingerprint=dataset.fingerprint,
+        normalisation=dataset.normalisation,
+        client_test_indices=split.test,
+        client_holdouts=held,
     )
 
 
