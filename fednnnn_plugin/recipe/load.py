@@ -98,10 +98,9 @@ def resolved(recipe: Recipe) -> dict[str, object]:
     for name in SECTIONS:
         section = getattr(recipe, name)
         for key, value in section.model_dump().items():
-            if key == "rule_settings":
-                values |= {f"{name}.{key}": setting for key, setting in value.items()}
-            elif value is not None or key in section.model_fields_set:
+            if value is not None or key in section.model_fields_set:
                 values[f"{name}.{key}"] = value
+    values |= {f"train_args.{key}": value for key, value in recipe.rule_settings.items()}
     return {key: value for key, value in values.items() if key not in _UNSTORED}
 
 

@@ -94,14 +94,9 @@ class ModelArgs(Section):
 
 
 class TrainArgs(Section):
-    """The method and its hyperparameters: K, m, rounds, E, B, η, λ.
-
-    ``rule_settings`` is no key: it holds those that the rule takes, such as β and γ, and those of
-    the client method, such as μ.
-    """
+    """The method and its hyperparameters: K, m, rounds, E, B, η, λ."""
 
     federated_optimizer: str
-    rule_settings: dict[str, float]
     client_method: str | None = None
     client_weighting: Literal["uniform", "samples"] = "uniform"
     client_sampling: kinds.ClientSampling | None = None
@@ -189,6 +184,8 @@ class Recipe(Section):
     """All settings of one run; ``name`` is the file's, without its suffix.
 
     Whoever loads it says, with ``allow_code``, whether what it names as ``module:name`` may run.
+    ``rule_settings`` are the values of the keys of rule and client method, the defaults filled in,
+    which a file has in ``train_args``.
     """
 
     name: str
@@ -202,6 +199,7 @@ class Recipe(Section):
     comm_args: CommArgs
     tracking_args: TrackingArgs
     environment_args: Section
+    rule_settings: dict[str, float]
 
     @property
     def rule(self) -> Rule:
@@ -219,11 +217,6 @@ class Recipe(Section):
         """The keys of the rule and of the client method."""
         return {**self.rule.keys, **self.client_method.keys}
 
-    @property
-    def rule_settings(self) -> dict[str, float]:
-        """The values of the keys of rule and client method, the defaults filled in."""
-        return dict(self.train_args.rule_settings)
-
 
 SECTIONS: dict[str, type[Section]] = {
     name: field.annotation
@@ -234,7 +227,7 @@ SECTIONS: dict[str, type[Section]] = {
 
 def own_keys(section: str) -> list[str]:
     """A section's keys but those of rules and FedML's own."""
-    return [key for key in SECTIONS[section].model_fields if key != "rule_settings"]
+    return [*SECTIONS[section].model_fields]
 
 
 def fixed_keys(section: str) -> list[str]:

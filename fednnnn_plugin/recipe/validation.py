@@ -71,7 +71,7 @@ def build(name: str, sections: Mapping[str, Mapping[str, Any]], caller: Caller) 
         problems["train_args.epochs"] = what
     problems |= _unknown(sections, of_methods=not problems.keys() & {RULE, CLIENT_METHOD})
     own = {key: value for key, value in train.items() if key in ours}
-    values: dict[str, object] = {**sections, "train_args": {**own, "rule_settings": settings}}
+    values: dict[str, object] = {**sections, "train_args": own, "rule_settings": settings}
     values |= {"name": name, "allow_code": caller.allow_code}
     try:
         recipe = Recipe.model_validate(values, context=caller)

@@ -125,8 +125,8 @@ def test_search_without_a_finished_trial(searches: Searches) -> None:
 def test_counts_are_integers_in_the_best_recipe(searches: Searches) -> None:
     searches.begin("partition_method=dirichlet", grid={"epochs": [1, 2], "gamma": [0.5]}, rounds=2)
     searches.folder.write_best(searches.search(lambda train, _: train["epochs"] / 10))
-    train = load_recipe(searches.folder.best).train_args
-    assert (train.epochs, train.rule_settings["gamma"]) == (2, 0.5)
+    best = load_recipe(searches.folder.best)
+    assert (best.train_args.epochs, best.rule_settings["gamma"]) == (2, 0.5)
 
 
 def test_trials_of_many_keys_have_folders(searches: Searches) -> None:
