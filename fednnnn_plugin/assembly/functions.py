@@ -1,7 +1,7 @@
 """The functions of a run's training and test: those that its recipe names, or objects for them."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -29,7 +29,6 @@ from fednnnn_plugin.user_code import (
     check_arguments,
     find_code,
     is_own,
-    object_name,
     user_code,
 )
 
@@ -151,7 +150,7 @@ def _metrics(
 ) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     names = recipe.validation_args.metrics or ()
-    things = _each(objects.get(METRICS)) or names  # an object, or its name
+    things: Any = objects.get(METRICS, names)  # each an object, or its name
     shown_as = metric_names(names)
     if twice := next((each for each in shown_as if shown_as.count(each) > 1), ""):
         raise UserError(METRICS, f"two are called {printable(twice)}: each needs its own name")
@@ -178,17 +177,6 @@ def _refuse_parameters(loss: torch.nn.Module, name: str) -> None:
                 "make it a parameter of the model, whose forward() returns what the loss needs "
                 "of it, or freeze it with requires_grad_(False)",
             )
-
-
-def object_names(key: str, thing: object) -> str | list[str]:
-    """Return what a recipe has in the place of an object; a list of metrics has several."""
-    if key != METRICS:
-        return object_name(thing)
-    return [each if isinstance(each, str) else object_name(each) for each in _each(thing)]
-
-
-def _each(given: object) -> Sequence[Any]:
-    return given if isinstance(given, list | tuple) else () if given is None else (given,)
 
 
 def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | None:

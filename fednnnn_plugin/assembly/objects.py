@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, object_names
+from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER
 from fednnnn_plugin.assembly.rates import SCHEDULE
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, name_client_method
@@ -18,6 +18,7 @@ from fednnnn_plugin.rounds.augmentation import TRANSFORM, Transform
 from fednnnn_plugin.rounds.sampling import AVAILABILITY, SAMPLING, Available, Sampler
 from fednnnn_plugin.rounds.stopping import STOP
 from fednnnn_plugin.server.rules import RULES, name_rule
+from fednnnn_plugin.user_code import object_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,12 +81,21 @@ def names_and_objects(given: Objects) -> tuple[list[str], dict[str, object]]:
     if unknown := sorted(given.keys() - _KEYS.keys()):
         raise UserError(unknown[0], f"unknown argument{did_you_mean(unknown[0], _KEYS)}")
     things = {_KEYS[name]: thing for name, thing in given.items() if thing is not None}
+    if not isinstance(metrics := things.get(METRICS, []), Sequence):
+        things[METRICS] = [metrics]
     settings = {key: x for key, x in things.items() if isinstance(x, str) or _is_setting(key, x)}
     return as_options(settings), {k: x for k, x in things.items() if k not in settings}
 
 
 def _is_setting(key: str, thing: object) -> bool:
     return key in _SETTINGS and (isinstance(thing, Mapping) or not callable(thing))
+
+
+def object_names(key: str, thing: object) -> str | list[str]:
+    """Return what a recipe has in the place of an object; a list of metrics has several."""
+    if key == METRICS and isinstance(thing, Sequence):
+        return [each if isinstance(each, str) else object_name(each) for each in thing]
+    return object_name(thing)
 
 
 @contextmanager

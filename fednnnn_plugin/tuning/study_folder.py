@@ -18,7 +18,7 @@ from filelock import FileLock
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from fednnnn_plugin.assembly.functions import object_names
+from fednnnn_plugin.assembly.objects import object_names
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.reading import write_yaml
