@@ -15,10 +15,10 @@ from fednnnn_plugin.fedml.keys import (
     warn_of_unused_keys,
 )
 from fednnnn_plugin.fedml.methods import PROXIMAL, allows_code, is_proximal
-from fednnnn_plugin.reading import read_yaml
-from fednnnn_plugin.recipe import Recipe, dump_recipe
+from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.consistency import cross_silo_keys
 from fednnnn_plugin.recipe.kinds import Caller
+from fednnnn_plugin.recipe.load import resolved
 from fednnnn_plugin.recipe.method_keys import (
     find_client_method,
     find_method,
@@ -147,22 +147,19 @@ def recorded_settings(recipe: Recipe, args: Any) -> dict[str, Any]:
 
     ``comm_round`` is the number of the last round: FedML's counts from ``start_round`` on.
     """
-    sections: Any = read_yaml(dump_recipe(recipe, own_data=True))
     read = {"federated_optimizer", *_SERVER_KEYS, *recipe.rule.keys}
-    for section in sections.values():
-        for key in section.keys() - read:  # a default that no client may have
-            value = getattr(args, key, None)
-            if isinstance(value, str | int | float | dict | list):
-                section[key] = value
-            else:
-                del section[key]
+    sections: dict[str, Any] = {}
+    for path, known in resolved(recipe).items():
+        section, _, key = path.partition(".")
+        # Of what it does not read the recipe has a default, which no client may have.
+        value = known if key in read else getattr(args, key, None)
+        if isinstance(value, str | int | float | dict | list):
+            sections.setdefault(section, {})[key] = value
     train = sections["train_args"]
-    start = train.pop("start_round", 0)
-    if isinstance(rounds := train.get("comm_round"), int):
-        train["comm_round"] = start + rounds
+    train["comm_round"] += train.pop("start_round", 0)
     for section, key in (("data_args", "dataset"), ("model_args", "model")):
         sections[section] = {key: str(getattr(args, key, "custom"))}
-    return dict(sections)
+    return sections
 
 
 def continue_from_state(args: Any) -> bool:
