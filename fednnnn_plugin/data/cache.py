@@ -1,10 +1,8 @@
 """Decoded images on disk, so that only the first run decodes."""
 
-import hashlib
 import logging
 import os
-import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,26 +12,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fednnnn_plugin.data.sources import OWN_FOLDER, locked
-from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.errors import reason
 
 MAX_BYTES = 16 << 30  # of all that is kept below one data folder
 
 _log = logging.getLogger(__name__)
 
 
-def files_digest(marks: str, files: Iterable[Path]) -> str:
-    """Digest of some marks, and of the files' names, sizes and times of last change."""
-    digest = hashlib.sha256(os.fsencode(marks))
-    for file in files:
-        status = file.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(printable(file), "not a regular file")
-        digest.update(os.fsencode(f"\n{file}\0{status.st_size}\0{status.st_mtime_ns}"))
-    return digest.hexdigest()
-
-
 def cached(data_folder: Path, key: str, count: int, decode: Callable[[], Tensor]) -> Tensor:
-    """Return ``count`` images, uint8 [n, C, H, W], stored under their files' digest.
+    """Return ``count`` images, uint8 [n, C, H, W], stored under a key of their files.
 
     Of several processes one decodes them, and the others wait. What was used longest ago makes
     room. Where the data folder cannot be written to, every run decodes.

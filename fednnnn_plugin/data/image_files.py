@@ -1,6 +1,8 @@
 """Image files of unknown origin: JPEG and PNG, decoded within Pillow's bounds."""
 
+import hashlib
 import os
+import stat
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from fednnnn_plugin.data.cache import cached
 from fednnnn_plugin.errors import UserError, printable, reason
 
 VERSION = 2  # of the pixels that `decode` gives: no others are taken from the cache
@@ -32,6 +35,32 @@ class Encoded(NamedTuple):
 
     def __str__(self) -> str:
         return self.name
+
+
+def decoded(
+    files: Sequence[Path | Encoded],
+    image_size: tuple[int, int] | None,
+    data_folder: Path,
+    of: str = "",
+) -> Tensor:
+    """Decode images as `decode`, or take those that an earlier run has stored in a data folder.
+
+    They are stored by the digest of ``of``, and of each file's content, or its name, size and time
+    of last change.
+    """
+    digest = hashlib.sha256(os.fsencode(f"{VERSION}\0{of}{image_size}"))
+    for file in files:
+        digest.update(_mark(file))
+    return cached(data_folder, digest.hexdigest(), len(files), lambda: decode(files, image_size))
+
+
+def _mark(file: Path | Encoded) -> bytes:
+    if isinstance(file, Encoded):
+        return hashlib.sha256(file.content).digest()
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(printable(file), "not a regular file")
+    return os.fsencode(f"\n{file}\0{status.st_size}\0{status.st_mtime_ns}")
 
 
 def decode(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from fednnnn_plugin.data.cache import cached, files_digest
-from fednnnn_plugin.data.image_files import VERSION, decode
+from fednnnn_plugin.data.image_files import decoded
 from fednnnn_plugin.data.images import Parts, Samples
 from fednnnn_plugin.errors import UserError, printable
 
@@ -26,8 +25,7 @@ def read_tree(
     """Read the JPEG and PNG images of a tree; see `scan_tree`."""
     classes, listed = scan_tree(folder, where)
     files = [Path(path) for images in listed for path, _ in images]
-    stamp = files_digest(f"{VERSION}\0{folder.resolve()}\0{image_size}", files)
-    images = cached(cache_dir, stamp, len(files), lambda: decode(files, image_size))
+    images = decoded(files, image_size, cache_dir, f"{folder.resolve()}\0")
     labels = torch.tensor([label for images in listed for _, label in images], dtype=torch.int64)
     every, first = Samples(images, labels), len(listed[0])
     return Parts(every.at(slice(first)), every.at(slice(first, None))), classes

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fednnnn_plugin.data.cache import cached, files_digest
-from fednnnn_plugin.data.image_files import VERSION, decode
+from fednnnn_plugin.data.image_files import decoded
 from fednnnn_plugin.data.image_tree import SUFFIXES
 from fednnnn_plugin.errors import UserError, printable, reason, shown
 
@@ -123,9 +122,7 @@ def named_images(
     if home is None:
         looked = ", ".join(printable(place) for place in places)
         raise UserError(where, f"{printable(names[0])}: no such file; looked in {looked}")
-    files = [home / name for name in names]
-    stamp = files_digest(f"{VERSION}\0{size}", files)
-    return cached(cache_dir, stamp, len(files), lambda: decode(files, size))
+    return decoded([home / name for name in names], size, cache_dir)
 
 
 def as_classes(labels: Sequence[Any], where: str) -> tuple[Array, tuple[str, ...]]:

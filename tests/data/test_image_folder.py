@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 
-from fednnnn_plugin.data import image_files, image_tree
+from fednnnn_plugin.data import image_files
 from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.sets import DATASETS
 
@@ -90,9 +90,9 @@ def test_folder_is_decoded_once_until_it_changes(
 ) -> None:
     first = load(parts).parts
     with monkeypatch.context() as patch:
-        patch.setattr(image_tree, "decode", None)
+        patch.setattr(image_files, "decode", None)
         again = load(parts, seed=5).parts
-        patch.setattr(image_tree, "VERSION", image_tree.VERSION + 1)
+        patch.setattr(image_files, "VERSION", image_files.VERSION + 1)
         with pytest.raises(TypeError):
             load(parts)
     assert again.digest() == first.digest()

@@ -1,6 +1,5 @@
 """Data sets of the Hugging Face hub, or in its formats on disk."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fednnnn_plugin.data.arrays import has_channels_last
-from fednnnn_plugin.data.cache import cached
 from fednnnn_plugin.data.divided import divided_dataset
 from fednnnn_plugin.data.hub_files import read_tables
-from fednnnn_plugin.data.image_files import VERSION, Encoded, decode
+from fednnnn_plugin.data.image_files import Encoded, decoded
 from fednnnn_plugin.data.images import ImageDataset, Parts
 from fednnnn_plugin.data.labels import class_numbers
 from fednnnn_plugin.data.natural import NATURAL, Owners, owner_names
@@ -83,11 +81,7 @@ def _inputs(table: Any, name: str, spec: DataSpec, where: str) -> Tensor | NDArr
     ]
     if not files:
         raise UserError(where, "has a split without a sample")
-    digest = hashlib.sha256(f"{VERSION} {spec.image_size}".encode())
-    for file in files:
-        digest.update(hashlib.sha256(file.content).digest())
-    key, size = digest.hexdigest(), spec.image_size
-    return cached(spec.data_cache_dir, key, len(files), lambda: decode(files, size))
+    return decoded(files, spec.image_size, spec.data_cache_dir)
 
 
 def _as_inputs(values: NDArray[Any]) -> NDArray[Any]:
