@@ -36,8 +36,7 @@ def _in_notebook() -> bool:
 @contextmanager
 def warnings_shown() -> Iterator[None]:
     """Show each of the package's warnings once, on a line, and what is marked as `SHOWN`."""
-    logger, handler = logging.getLogger("fednnnn_plugin"), _ScreenHandler(logging.INFO)
-    handler.addFilter(lambda record: record.levelno >= logging.WARNING or _is_shown(record))
+    logger, handler = logging.getLogger("fednnnn_plugin"), _ScreenHandler()
     logger.addHandler(handler)
     try:
         yield
@@ -52,9 +51,12 @@ def _is_shown(record: logging.LogRecord) -> bool:
 class _ScreenHandler(logging.Handler):
     """Writes one line a record above a progress bar; tracebacks are for the log file."""
 
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
+    def __init__(self) -> None:
+        super().__init__()
         self._shown: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING or _is_shown(record)
 
     def emit(self, record: logging.LogRecord) -> None:
         kind = "" if _is_shown(record) else f"{record.levelname.lower()}: "

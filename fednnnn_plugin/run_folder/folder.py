@@ -65,8 +65,7 @@ class RunFolder:
         if Path(os.path.realpath(self.path)) == Path.cwd():  # a loop of links is no error to it
             raise UserError(OUTPUT, allowed="must name a folder for the run, not the current one")
         folders = (self.checkpoints, self.clients, *self._tracked)
-        kept = (*checkpoints_in(self.checkpoints), *client_files_in(self.clients))
-        files = (self._lock, *self._files, *kept)
+        files = (self._lock, *self._files, *self._of_rounds())
         there = [path for path in (*files, *folders) if os.path.lexists(path)]
         for path in there:
             fits = path.is_dir() if path in folders else path.is_file()
@@ -135,14 +134,16 @@ class RunFolder:
             self.check(mode)  # again: a run may have begun and ended in the meantime
             self._tidy()
             if mode != "resume":
-                kept = (*checkpoints_in(self.checkpoints), *client_files_in(self.clients))
-                for path in (*self._files, *kept):
+                for path in (*self._files, *self._of_rounds()):
                     path.unlink(missing_ok=True)
                 with suppress(OSError):  # it holds others' files
                     self.clients.rmdir()
                 for path in tracked:
                     shutil.rmtree(path, ignore_errors=True)
             yield
+
+    def _of_rounds(self) -> list[Path]:
+        return [*checkpoints_in(self.checkpoints), *client_files_in(self.clients)]
 
     def _acquire(self) -> AbstractContextManager[object]:
         try:
