@@ -42,14 +42,16 @@ def find_client_method(name: object, rule: Rule | None, caller: Caller) -> type[
     name = of_rule if name is None else name
     method = _find(name, METHODS, load_client_method, CLIENT_METHOD, caller)
     _check_keys(CLIENT_METHOD, name, method.keys)
-    if rule and of_rule and of_rule != name:
+    if rule is None:
+        return method
+    if of_rule and of_rule != name:
         given = f"{shown(name)}: {rule.name}'s is {of_rule}"
         raise UserError(CLIENT_METHOD, given, "leave it out, or at that")
-    for key in sorted(method.keys.keys() & rule.keys.keys()) if rule else ():
+    for key in sorted(method.keys.keys() & rule.keys.keys()):
         its = f"{name}: its key {key}"
-        if rule and of_rule is None:
+        if of_rule is None:
             raise UserError(CLIENT_METHOD, f"{its} is {rule.name}'s too", "call it otherwise")
-        if rule and not method.keys[key].is_same(rule.keys[key]):
+        if not method.keys[key].is_same(rule.keys[key]):
             given = f"{its} has another range or default than {rule.name}'s"
             raise UserError(CLIENT_METHOD, given, "must be the same")
     return method
@@ -121,12 +123,10 @@ def _find(
 
 
 def _check_keys(where: str, name: object, keys: Collection[str]) -> None:
-    for section in SECTIONS:
-        for key in own_keys(section):
-            if key in keys:
-                raise UserError(
-                    where, f"{name}: its key {key} is every recipe's", "call it otherwise"
-                )
+    every = {key for section in SECTIONS for key in own_keys(section)}
+    if taken := sorted(every.intersection(keys)):
+        given = f"{name}: its key {taken[0]} is every recipe's"
+        raise UserError(where, given, "call it otherwise")
 
 
 def _owners(key: str) -> list[str]:
