@@ -119,8 +119,7 @@ def run_federation(
             writer.restore()
         _describe(recipe, inputs, files)
         # Each client that fails or is rejected is said already.
-        limited, limits = recipe.train_args.max_client_norm is not None, recipe.tracking_args
-        watch = RoundWatch(0, thresholds(limits), limited=limited, once=True)
+        watch = RoundWatch(0, thresholds(recipe), once=True)
         return writer.summarise(_simulate(federation, writer, files, watch))
 
 

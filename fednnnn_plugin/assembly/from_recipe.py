@@ -1,6 +1,7 @@
 """The parts of the engine, as a recipe asks for them; nothing below sees a recipe."""
 
 import logging
+import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +25,6 @@ from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe, overridden_keys
 from fednnnn_plugin.recipe.data_spec import data_spec
-from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.schedule import Schedule
@@ -219,9 +219,11 @@ def check_services(recipe: Recipe, overrides: Sequence[str], *, by_fedml: bool) 
             )
 
 
-def thresholds(settings: TrackingArgs) -> Thresholds:
-    """Return above what a round is unusual."""
-    return Thresholds(settings.warn_norm_ratio, settings.warn_alignment, settings.warn_weight_share)
+def thresholds(recipe: Recipe) -> Thresholds:
+    """Return above what a round is unusual; where long updates are clipped, none is too long."""
+    tracking, limited = recipe.tracking_args, recipe.train_args.max_client_norm is not None
+    ratio = math.inf if limited else tracking.warn_norm_ratio
+    return Thresholds(ratio, tracking.warn_alignment, tracking.warn_weight_share)
 
 
 def recipe_followers(recipe: Recipe, mlops: Callable[[], Follower] | None = None) -> list[Follower]:

@@ -22,9 +22,7 @@ class SiloRecords(ServerRecords):
     def __init__(self, recipe: Recipe, settings: Mapping[str, Any]) -> None:
         train, tracking = recipe.train_args, recipe.tracking_args
         super().__init__(tracking.metrics_path, train.start_round, "start_round", settings)
-        limited = train.max_client_norm is not None
-        watched = train.client_num_per_round, thresholds(tracking)
-        self._watch = RoundWatch(*watched, limited=limited)
+        self._watch = RoundWatch(train.client_num_per_round, thresholds(recipe))
         self._prometheus = file_to_write("prometheus_path", tracking.prometheus_path)
 
     def say_settings(self, recipe: Recipe, *, served_alone: bool) -> None:

@@ -12,9 +12,9 @@ _log = logging.getLogger(__name__)
 class Thresholds(NamedTuple):
     """What is unusual, each above which there is a warning."""
 
-    norm_ratio: float = 10.0  #: the largest client norm, as a multiple of the median
-    alignment: float = 0.99  #: N/E: all clients sent nearly the same update
-    weight_share: float = 0.5  #: one client's α_k
+    norm_ratio: float  #: the largest client norm, as a multiple of the median
+    alignment: float  #: N/E: all clients sent nearly the same update
+    weight_share: float  #: one client's α_k
 
 
 class RoundWatch:
@@ -22,16 +22,12 @@ class RoundWatch:
 
     Args:
         cohort: clients a round; 0 if fewer are no reason to warn.
-        limited: there is a ``max_client_norm``.
         thresholds: what is unusual.
         once: whether a kind is said in the first such round alone.
     """
 
-    def __init__(
-        self, cohort: int, thresholds: Thresholds, *, limited: bool, once: bool = False
-    ) -> None:
-        self._cohort, self._limits = cohort, thresholds
-        self._limited, self._once = limited, once
+    def __init__(self, cohort: int, thresholds: Thresholds, *, once: bool = False) -> None:
+        self._cohort, self._limits, self._once = cohort, thresholds, once
         self._said: set[str] = set()
 
     def look(self, record: RoundRecord) -> None:
@@ -44,7 +40,7 @@ class RoundWatch:
     def _unusual(self, record: RoundRecord) -> Iterator[tuple[str, str]]:
         _, median, largest = record.client_norms
         limits, mean = self._limits, record.mean_client_norm
-        if not self._limited and median > 0 and largest > limits.norm_ratio * median:
+        if median > 0 and largest > limits.norm_ratio * median:
             yield (
                 "norm",
                 f"the largest client norm, {largest:.3g}, is {largest / median:.3g} times the "

@@ -1,5 +1,6 @@
 """Warnings of unusual rounds, and the file for Prometheus."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,25 +23,20 @@ USUAL = RoundRecord(
 
 
 @pytest.mark.parametrize(
-    ("changes", "limited", "said"),
+    ("changes", "said"),
     [
-        ({}, False, []),
-        (
-            {"client_norms": ClientNorms(0.5, 1.0, 10.1)},
-            False,
-            ["client norm, 10.1, is 10"],
-        ),
-        ({"client_norms": ClientNorms(0.5, 1.0, 1e6)}, True, []),
-        ({"client_norms": ClientNorms(0.0, 0.0, 1.0)}, False, []),
-        ({"mean_update_norm": 3.97}, False, ["N/E is 0.9925"]),
-        ({"mean_update_norm": 4.0, "clients": 1, "largest_share": 1.0}, False, ["1 clients are"]),
-        ({"largest_share": 0.51}, False, ["one client has 51 %"]),
-        ({"clients": 3}, False, ["3 clients are averaged; client_num_per_round is 4"]),
+        ({}, []),
+        ({"client_norms": ClientNorms(0.5, 1.0, 10.1)}, ["client norm, 10.1, is 10"]),
+        ({"client_norms": ClientNorms(0.0, 0.0, 1.0)}, []),
+        ({"mean_update_norm": 3.97}, ["N/E is 0.9925"]),
+        ({"mean_update_norm": 4.0, "clients": 1, "largest_share": 1.0}, ["1 clients are"]),
+        ({"largest_share": 0.51}, ["one client has 51 %"]),
+        ({"clients": 3}, ["3 clients are averaged; client_num_per_round is 4"]),
     ],
 )
 @pytest.mark.parametrize("once", [True, False])
-def test_unusual_rounds_are_said(changes, limited, said, once, caplog) -> None:
-    watch = RoundWatch(4, Thresholds(), limited=limited, once=once)
+def test_unusual_rounds_are_said(changes, said, once, caplog) -> None:
+    watch = RoundWatch(4, Thresholds(10.0, 0.99, 0.5), once=once)
     for number in (7, 8):
         watch.look(replace(USUAL, **changes, round=number))
     assert len(caplog.messages) == len(said) * (1 if once else 2)
@@ -51,8 +47,10 @@ def test_unusual_rounds_are_said(changes, limited, said, once, caplog) -> None:
 
 def test_thresholds_are_settings(caplog) -> None:
     limits = Thresholds(norm_ratio=5.0, alignment=0.7, weight_share=0.4)
-    RoundWatch(4, limits, limited=False).look(USUAL)
+    RoundWatch(4, limits).look(USUAL)
     assert len(caplog.messages) == 3
+    RoundWatch(4, limits._replace(norm_ratio=math.inf)).look(USUAL)  # where updates are clipped
+    assert len(caplog.messages) == 3 + 2
 
 
 @pytest.mark.parametrize("accuracy", [0.75, None])
