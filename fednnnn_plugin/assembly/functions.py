@@ -201,18 +201,8 @@ def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | N
     elif decay:
         raise UserError("train_args.weight_decay", f"{decay}: {printable(name)} takes none")
     make = partial(make, **arguments)
-    where = f"{OPTIMIZER}: {printable(name)}"
-    try:
-        _try_step(make, where, train.learning_rate, (2, 2), (2,))
-    except UserError:
-        _try_step(make, where, train.learning_rate, (2, 2))  # Muon takes no other
+    trial = torch.nn.Parameter(torch.zeros(2, 2))  # Muon takes matrices alone
+    trial.grad = torch.ones_like(trial)
+    with user_code(f"{OPTIMIZER}: {printable(name)}"), isolated_generators(0, "optimizer"):
+        make([trial], lr=train.learning_rate).step()
     return make
-
-
-def _try_step(make: MakeOptimizer, where: str, rate: float, *shapes: tuple[int, ...]) -> None:
-    """Make a step on parameters of these shapes."""
-    trial = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
-    for parameter in trial:
-        parameter.grad = torch.ones_like(parameter)
-    with user_code(where), isolated_generators(0, "optimizer"):
-        make(trial, lr=rate).step()

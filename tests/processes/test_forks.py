@@ -115,7 +115,7 @@ def test_fork_that_waits_for_ever_is_named_and_ended(
 ) -> None:
     """A lock that a thread of this process holds; but not what waits for a child of its own."""
     monkeypatch.setattr(fork, "SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(fork, "STUCK_SECONDS", 1.0)
+    monkeypatch.setattr(fork, "STUCK_SECONDS", 3.0)
     held = threading.Lock()
 
     def wait_for_child(_: Step) -> int:
