@@ -21,7 +21,7 @@ from fednnnn_plugin.fedml.round_clients import RoundClients
 from fednnnn_plugin.fedml.security import ClientModel, check_security, global_privacy
 from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, recorded_settings, server_recipe
-from fednnnn_plugin.fedml.silo_records import SiloRecords
+from fednnnn_plugin.fedml.silo_records import SiloRecords, say_settings
 from fednnnn_plugin.fedml.silos import check_silos
 from fednnnn_plugin.fedml.tester import AGGREGATING, FedMLsTester, Tester, refuse_replaced
 from fednnnn_plugin.processes.numerics import numerics
@@ -118,7 +118,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             self._restore()
         self._records = SiloRecords(self._recipe, recorded_settings(self._recipe, args))
         if is_server:
-            self._records.say_settings(self._recipe, served_alone=global_privacy())
+            say_settings(self._recipe, served_alone=global_privacy())
 
     def set_id(self, aggregator_id: int) -> None:
         """Set the aggregator's number, as FedML does before the first round; the tester's too.

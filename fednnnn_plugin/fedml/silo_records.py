@@ -25,24 +25,6 @@ class SiloRecords(ServerRecords):
         self._watch = RoundWatch(train.client_num_per_round, thresholds(recipe))
         self._prometheus = file_to_write("prometheus_path", tracking.prometheus_path)
 
-    def say_settings(self, recipe: Recipe, *, served_alone: bool) -> None:
-        """Say at the start which rule serves, what is tested, and where files go."""
-        train, tracking = recipe.train_args, recipe.tracking_args
-        settings = recipe.rule_settings
-        values = {
-            **{key: settings[key] for key in recipe.rule.keys},
-            "client_weighting": train.client_weighting,
-            "max_client_norm": train.max_client_norm,
-        }
-        _log.info(
-            "%s: %s; tested is the %s model; state: %s; records: %s",
-            recipe.rule.name,
-            ", ".join(f"{key} {value}" for key, value in values.items() if value is not None),
-            "served" if served_alone else recipe.rule.evaluated,
-            tracking.server_state_path or "not kept (server_state_path)",
-            tracking.metrics_path or "not kept (metrics_path)",
-        )
-
     def say(self) -> None:
         """Say what is known of the last round, once."""
         record, self._last = self._last, None
@@ -60,6 +42,25 @@ class SiloRecords(ServerRecords):
             *(_said(one) for one in record.by_client if one.outcome != "accepted"),
         ]
         _log.info("round %d: %s", record.round, "; ".join(parts))
+
+
+def say_settings(recipe: Recipe, *, served_alone: bool) -> None:
+    """Say at the start which rule serves, what is tested, and where files go."""
+    train, tracking = recipe.train_args, recipe.tracking_args
+    settings = recipe.rule_settings
+    values = {
+        **{key: settings[key] for key in recipe.rule.keys},
+        "client_weighting": train.client_weighting,
+        "max_client_norm": train.max_client_norm,
+    }
+    _log.info(
+        "%s: %s; tested is the %s model; state: %s; records: %s",
+        recipe.rule.name,
+        ", ".join(f"{key} {value}" for key, value in values.items() if value is not None),
+        "served" if served_alone else recipe.rule.evaluated,
+        tracking.server_state_path or "not kept (server_state_path)",
+        tracking.metrics_path or "not kept (metrics_path)",
+    )
 
 
 def _said(client: ClientRecord) -> str:
