@@ -52,13 +52,6 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
             raise UserError(where, f"{key}: {buffer.dtype}", "keep it as torch.view_as_real has it")
     for key, tensor in named_tensors(model).items():
         check_dense(tensor, f"{where}: {key}")
-        if any(
-            size > 1 and not stride
-            for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-        ):
-            raise UserError(
-                where, f"{key}: is expanded, so that its values share memory", "give its clone()"
-            )
         if tensor.dtype not in AVERAGED:
             raise UserError(where, f"{key}: {tensor.dtype}", f"must be {OF_AVERAGED}")
         if tensor.is_floating_point() and not tensor.to(dtype).isfinite().all():

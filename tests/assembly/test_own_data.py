@@ -162,7 +162,6 @@ LEAST = torch.tensor(torch.finfo(torch.float64).min, dtype=torch.float64)  # not
         (buffered(LEAST), "seen: not finite"),
         (buffered(torch.ones(2) * 1j, persistent=False), "seen: torch.complex64"),
         (buffered(torch.ones(2).to_sparse()), "seen: torch.sparse_coo on cpu"),
-        (buffered(torch.ones(()).expand(2)), "seen: is expanded.* clone"),
     ],
 )
 def test_model_that_cannot_be_averaged_is_refused(model: nn.Module, problem: str) -> None:
