@@ -120,7 +120,7 @@ def run_federation(
         _describe(recipe, inputs, files)
         # Each client that fails or is rejected is said already.
         watch = RoundWatch(0, thresholds(recipe), once=True)
-        return writer.summarise(_simulate(federation, writer, files, watch))
+        return writer.end(_simulate(federation, writer, files, watch))
 
 
 def _describe(recipe: Recipe, inputs: Inputs, files: RunFolder) -> None:

@@ -91,7 +91,7 @@ class RunWriter:
         self._tables.cut(self.train_state.round)
         self._prune()
         if self._saved:
-            self.summarise()  # in place of a longer or a stopped run's
+            self._summary().write(self._folder.summary)  # in place of a longer or a stopped run's
 
     def keep(self, record: RoundRecord, results: Results, train_state: TrainState) -> None:
         """Put a round on record, with a checkpoint where one is due."""
@@ -120,12 +120,16 @@ class RunWriter:
         finally:
             self._save()  # again, where an interrupt cut it short
 
-    def summarise(self, stopped: str | None = None) -> Summary:
-        """Write and return the summary to the last round; it says why the run was stopped there."""
-        of = self._recipe, self._folder, self._federation, self._inputs
-        summary = summary_of(*of, self.train_state, stopped)
-        summary.write(self._folder.summary)
+    def end(self, stopped: str | None) -> Summary:
+        """Return the summary of a saved run; in the folder it lacks only why it was stopped."""
+        summary = self._summary(stopped)
+        if stopped:
+            summary.write(self._folder.summary)
         return summary
+
+    def _summary(self, stopped: str | None = None) -> Summary:
+        of = self._recipe, self._folder, self._federation, self._inputs
+        return summary_of(*of, self.train_state, stopped)
 
     def _save(self) -> None:
         federation, train_state = self._federation, self.train_state
@@ -142,5 +146,5 @@ class RunWriter:
             federation.vectors.sync()
         state = federation.server.state_dict(train_state.server) | train_state.method.state_dict()
         self._checkpoints.save(state, train_state.round)
-        self.summarise()
+        self._summary().write(self._folder.summary)
         self._saved = train_state.round
