@@ -145,8 +145,8 @@ def public_names() -> dict[str, list[tuple[str, str]]]:
             found["Figures"] = [("automodule", value.__name__)]
             found["Figures"] += [
                 ("autofunction", f"fednnnn_plugin::{name}.{each}")
-                for each, function in inspect.getmembers(value, inspect.isfunction)
-                if "ax" in inspect.signature(function).parameters and each[0] != "_"
+                for each in value.__all__
+                if inspect.isfunction(getattr(value, each))
             ]
             continue
         folder = value.__module__.split(".")[1]

@@ -33,6 +33,25 @@ from fednnnn_plugin.reporting.runs import SECONDS, layers
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+__all__ = [
+    "STYLE",
+    "accuracy",
+    "accuracy_by_seconds",
+    "agreement",
+    "class_accuracy",
+    "client_counts",
+    "client_distribution",
+    "client_quantiles",
+    "client_sizes",
+    "client_spread",
+    "integrated_norm",
+    "loss",
+    "metric",
+    "norms",
+    "partition",
+    "search",
+]
+
 STYLE, search, client_counts = style.STYLE, searched.search, class_counts.client_counts
 partition, client_sizes = splits.partition, splits.client_sizes
 client_quantiles, client_distribution = results.client_quantiles, results.client_distribution
