@@ -118,7 +118,7 @@ def run_federation(
         if mode == "resume":
             writer.restore()
         _describe(recipe, inputs, files)
-        # Each client that fails or is rejected is said already.
+        # The log has each client that fails or is rejected.
         watch = RoundWatch(0, thresholds(recipe), once=True)
         return writer.end(_simulate(federation, writer, files, watch))
 

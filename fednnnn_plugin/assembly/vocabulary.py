@@ -67,7 +67,7 @@ def _without_row(model: nn.Module, inputs: Tensor, token: int) -> str:
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             module.register_forward_pre_hook(partial(look, name))
     device = next(model.parameters(), inputs).device
-    # What else is wrong with the model is said by who tries it on real samples.
+    # Other errors of the model are found by the trial on real samples.
     seeded = isolated_generators(0, "model check")
     with suppress(UserError), user_code("model"), torch.no_grad(), seeded:
         model(inputs.to(device))
