@@ -173,7 +173,7 @@ def check_known(what: object, given: object, allowed: Iterable[str]) -> None:
     if given not in names:
         there = ", ".join(map(repr, names[:12])) or "none"
         hint = did_you_mean(given, names, repr)
-        raise UserError(what, f"{given!r}", f"must be one of {there}{hint}")
+        raise UserError(what, printable(repr(given)), f"must be one of {there}{hint}")
 
 
 def did_you_mean(

@@ -46,7 +46,9 @@ def _with_test_part(
     total = len(samples.labels)
     num_test = round(fraction * total)
     parts, what = drawn_apart(samples, num_test, rng), "" if num_test else "the test"
-    if num_test and are_classes(samples.labels):
+    if num_test == total:
+        what = "the training"
+    elif num_test and are_classes(samples.labels):
         whole, left = (
             labels.bincount(minlength=len(class_names))
             for labels in (samples.labels, parts.train.labels)

@@ -45,8 +45,8 @@ def decoded(
 ) -> Tensor:
     """Decode images as `decode`, or take those that an earlier run has stored in a data folder.
 
-    They are stored by the digest of ``of``, and of each file's content, or its name, size and time
-    of last change.
+    They are stored by the digest of ``of``, the size of the images, and of each file's content, or
+    its name, size and time of last change.
     """
     digest = hashlib.sha256(os.fsencode(f"{VERSION}\0{of}{image_size}"))
     for file in files:

@@ -1,6 +1,7 @@
 """The JSON files of a LEAF folder (Caldas et al., 2018): users, and the samples of each."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +63,10 @@ def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
         )
     if len(users) != len(counts):
         raise UserError(where, f"num_samples: {len(counts)} numbers, for {len(users)} users")
-    for user, count in zip(map(str, users), counts, strict=True):
+    names = [*map(str, users)]
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise UserError(where, f"users: {printable(twice[0])} is there twice")
+    for user, count in zip(names, counts, strict=True):
         own = samples.get(user)
         x, y = (own.get("x"), own.get("y")) if isinstance(own, dict) else (None, None)
         if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y) == count):

@@ -11,6 +11,7 @@ from torch import Tensor
 from fednnnn_plugin.data.image_files import decoded
 from fednnnn_plugin.data.image_tree import SUFFIXES
 from fednnnn_plugin.errors import UserError, printable, reason, shown
+from fednnnn_plugin.files import MEMORY
 
 Array = NDArray[Any]
 
@@ -53,17 +54,24 @@ def as_tokens(
     A token is the place of a character among the sorted characters of all texts, where 0 stands
     for the end of shorter texts. Labels that are each one character are numbered with them.
     """
-    codes = _character_codes(texts)
+    codes = _character_codes(texts, where)
     if not are_texts(labels) or any(len(label) != 1 for label in labels):
         return np.searchsorted(np.unique(codes), codes), *as_classes(labels, where)
-    ends = _character_codes(labels)[:, 0]
+    ends = _character_codes(labels, where)[:, 0]
     known = np.unique(np.concatenate((codes.ravel(), ends)))
     classes = tuple(map(chr, known))
     return np.searchsorted(known, codes), np.searchsorted(known, ends), classes
 
 
-def _character_codes(texts: Sequence[str]) -> Array:
+def _character_codes(texts: Sequence[str], where: str) -> Array:
     """Return the code of each character, uint32 [n, length]; 0 where a text has ended."""
+    needed = 4 * len(texts) * max(map(len, texts))
+    if needed > MEMORY // 4:
+        raise UserError(
+            where,
+            f"its texts need {needed >> 30} GiB, as many characters each as the longest",
+            "cut long texts, or leave them out",
+        )
     array = np.asarray(texts)
     return array.view(np.uint32).reshape(len(texts), -1)
 
@@ -75,9 +83,7 @@ def as_numbers(inputs: list[Any], where: str) -> Array:
         if array.dtype.kind not in "if":
             raise ValueError(f"{array.dtype} of {list(array.shape)}")
     except (ValueError, OverflowError) as error:
-        raise UserError(
-            where, f"its samples must be numbers of one shape, or texts: {reason(error)}"
-        ) from error
+        raise UserError(where, reason(error), "must be numbers of one shape, or texts") from error
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int64, copy=False)
 
 

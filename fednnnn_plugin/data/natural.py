@@ -11,6 +11,7 @@ from torch import Tensor
 from fednnnn_plugin.data.class_split import places_of_classes
 from fednnnn_plugin.data.images import Parts, Samples, Split, joined, packed
 from fednnnn_plugin.data.spec import DataSpec
+from fednnnn_plugin.data.tables import is_column, whole_column
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fingerprint import tensors_digest
 from fednnnn_plugin.seeds import derive_seed
@@ -32,7 +33,7 @@ class Owners(NamedTuple):
 
 def owner_names(value: object, where: str, count: int) -> Names:
     """Check whose each sample is: names or whole numbers, an array or a list [count]."""
-    array = np.asarray(value.cpu() if isinstance(value, Tensor) else value)
+    array = _as_array(value)
     if array.dtype.kind in "OT" and all(isinstance(name, str) for name in array.ravel()):
         array = array.astype(np.str_)
     if array.ndim != 1 or array.dtype.kind not in "iuU":
@@ -44,6 +45,18 @@ def owner_names(value: object, where: str, count: int) -> Names:
     if len(array) != count:
         raise UserError(where, f"{len(array)}, for {count} samples")
     return array
+
+
+def count_owners(value: object) -> int:
+    """Count the owners of samples; 0 where they cannot be compared, which loading refuses."""
+    try:
+        return len(np.unique(_as_array(value)))
+    except (TypeError, ValueError):
+        return 0
+
+
+def _as_array(owners: object) -> Names:
+    return np.asarray(owners.cpu() if isinstance(owners, Tensor) else whole_column(owners))
 
 
 def owners_of(split: Split, parts: Parts) -> Owners | None:
@@ -72,6 +85,8 @@ def owners_digest(owners: Owners) -> str:
 
 def are_owners(value: object) -> bool:
     """Tell whether a value is an owner for each sample, not a list with each client's positions."""
+    if is_column(value):
+        return True
     if isinstance(value, tuple | list):
         return bool(value) and isinstance(value[0], str | int | np.integer)
     return getattr(value, "ndim", 0) == 1 and getattr(value, "dtype", None) is not None

@@ -89,7 +89,7 @@ def load_own_data(brought: UserData, spec: DataSpec) -> ImageDataset:
     """
     where = f"{DATA}: {printable(spec.dataset)}"
     given = take_apart(brought.value, where)
-    checked = _checked({**given.train, **given.test}, where, spec.loss)
+    checked = checked_parts({**given.train, **given.test}, where, spec.loss)
     names = class_numbers([part.labels for part in checked.values()], where)
     train = joined([checked[name] for name in given.train])
     test = [checked[name] for name in given.test if name in checked] or [train.at(slice(0))]
@@ -130,7 +130,7 @@ def _in_turn(parts: Iterable[Samples | None]) -> tuple[Tensor, ...]:
     return torch.arange(sum(counts)).split(counts)
 
 
-def _checked(pairs: Mapping[str, Pair | None], where: str, loss: str) -> dict[str, Samples]:
+def checked_parts(pairs: Mapping[str, Pair | None], where: str, loss: str) -> dict[str, Samples]:
     """Check each part that there is, and that all have inputs of one kind."""
     checked: dict[str, Samples] = {}
     for name, pair in pairs.items():

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fednnnn_plugin.data.arrays import is_array, is_integral, kind_of
-from fednnnn_plugin.data.natural import are_owners
+from fednnnn_plugin.data.natural import are_owners, count_owners
 from fednnnn_plugin.errors import UserError, printable, reason
 
 #: Why a client cannot be in a split.
@@ -32,7 +31,7 @@ class Given(NamedTuple):
     have none; or there are none at all.
     """
 
-    train: Mapping[str, Pair | None]
+    train: Mapping[str, Pair]
     test: Mapping[str, Pair | None]
     positions: object = None  #: of each client, in the training part
     owners: Sequence[object] = ()  #: whose each sample is, of the training and of the test part
@@ -40,7 +39,7 @@ class Given(NamedTuple):
 
 def take_apart(given: object, where: str) -> Given:
     """Return the parts of data in any of the forms."""
-    match given:
+    match given if isinstance(given, tuple | list) else None:
         case (x, y, owners) if are_owners(owners):
             return Given({TRAIN: (x, y)}, {}, owners=[owners])
         case (x, y, x_test, y_test, owners, *of_test) if are_owners(owners) and len(of_test) < 2:
@@ -49,23 +48,38 @@ def take_apart(given: object, where: str) -> Given:
             return Given({TRAIN: (x, y)}, {TEST: (x_test, y_test)})
         case (x, y, x_test, y_test, positions):
             return Given({TRAIN: (x, y)}, {TEST: (x_test, y_test)}, positions)
-        case (clients, test) if train := _pairs(clients, where, "client"):
+        case (clients, test) if train := _pairs_to_train_on(clients, where):
             if pair := inputs_and_labels(test):
                 return Given(train, {TEST: pair})
             if len(members(test)) == len(train):
-                return Given(train, _pairs(test, where, f"{TEST}client", all_have=False))
+                tests = _pairs(test, where, f"{TEST}client")
+                if not any(tests.values()):
+                    raise UserError(where, "no client has a test part", "one must have at least")
+                return Given(train, tests)
     many = f" of {len(given)}" if isinstance(given, tuple | list) else ""
     raise UserError(where, f"a {printable(type(given).__name__)}{many}; {_FORMS}")
 
 
-def _pairs(parts: object, where: str, of: str, *, all_have: bool = True) -> dict[str, Pair | None]:
-    """Return the pair of each client by its number; None of one that has none, where it may."""
+def _pairs_to_train_on(clients: object, where: str) -> dict[str, Pair]:
+    """Return the pair of each client; none may be without samples."""
+    pairs = {}
+    for name, pair in _pairs(clients, where, "client").items():
+        if pair is None or not any(map(_length, pair)):
+            raise UserError(where, f"{name}{NO_SAMPLE}")
+        pairs[name] = pair
+    return pairs
+
+
+def _length(array: Any) -> int:
+    return len(array) if getattr(array, "ndim", 1) else 1
+
+
+def _pairs(parts: object, where: str, of: str) -> dict[str, Pair | None]:
+    """Return the pair of each client by its number; None of one that is None."""
     pairs: dict[str, Pair | None] = {}
     for client, part in enumerate(members(parts)):
         name = f"{of} {client}: "
         pairs[name] = inputs_and_labels(part)
-        if part is None and all_have:
-            raise UserError(where, f"{name}{NO_SAMPLE}")
         if part is not None and pairs[name] is None:
             only = "; only a run takes Datasets and DataLoaders"
             why = only * isinstance(part, Dataset | DataLoader)
@@ -86,9 +100,9 @@ def inputs_and_labels(part: object) -> Pair | None:
 
 def clients_of(given: object) -> int:
     """Count the clients of the split that data have, without a look at them; 0 where none."""
-    match given:
+    match given if isinstance(given, tuple | list) else None:
         case (_, _, owners) | (_, _, _, _, owners) | (_, _, _, _, owners, _) if are_owners(owners):
-            return len(np.unique(np.asarray(owners)))
+            return count_owners(owners)
         case (clients, _) | (_, _, _, _, clients):
             return len(members(clients))
     return 0

@@ -47,8 +47,8 @@ def with_arrays(value: Any, where: str, owners: str | None = None) -> Any:
     """Return a user's data with their tables as inputs and labels.
 
     A mapping of a table ``train`` and another ``test``, and the pair of these, become the four
-    arrays; with a column of ``owners`` also whose each sample is, as may one table. A table with a
-    transform of its own stays: it is read batch by batch.
+    arrays; with a column of ``owners`` also whose each sample is, as may one table. A client's
+    table with a transform of its own stays: it is read batch by batch.
     """
     if isinstance(value, Mapping) and {"train", "test"} <= value.keys():
         value = (value["train"], value["test"])
@@ -66,21 +66,37 @@ def with_arrays(value: Any, where: str, owners: str | None = None) -> Any:
             "datasets",
             "leave it out, and return the owners beside the data",
         )
-    names = (f"{where}: client", f"{where}: test")
-    return tuple(map(_without_tables, value, names)) if is_pair else value
+    if not is_pair or is_table(value[0]):
+        return value
+    clients, test = value
+    return _parts(clients, f"{where}: client"), _part(
+        _parts(test, f"{where}: test"), f"{where}: test"
+    )
 
 
-def _without_tables(given: Any, where: str) -> Any:
-    """Return a table as its arrays, and so each of a list or mapping; with a transform as it is."""
-    if is_table(given):
-        return given if given.format["type"] == "custom" else _arrays(given, where)
+def _parts(given: Any, where: str) -> Any:
+    """Return the parts of a list, or of a mapping, with its tables as arrays."""
     parts = [*given.values()] if isinstance(given, Mapping) else given
     if isinstance(parts, tuple | list) and any(map(is_table, parts)):
-        return [_without_tables(part, f"{where} {k}") for k, part in enumerate(parts)]
+        return [_part(part, f"{where} {k}") for k, part in enumerate(parts)]
     return given
 
 
+def _part(part: Any, where: str) -> Any:
+    return _arrays(part, where) if is_table(part) and not _has_transform(part) else part
+
+
+def _has_transform(table: Any) -> bool:
+    return bool(table.format["type"] == "custom")
+
+
 def _arrays(table: Any, where: str, owners: str | None = None) -> tuple[Any, ...]:
+    if _has_transform(table):
+        raise UserError(
+            where,
+            "has a transform of its own, which its columns are read without",
+            "apply it by map(), or give a list with each client's table",
+        )
     named_column(owners, "data_args.partition_by", table, where)
     whose = () if owners is None else (column(table, owners),)
     names = [name for name in table.column_names if name != owners]

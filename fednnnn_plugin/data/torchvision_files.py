@@ -33,10 +33,9 @@ class TorchvisionFiles:
     def register(self, name: str = "", *, is_fedmls: bool = False) -> None:
         """Make it known by its name, or by another."""
         arguments = ("split",) if self.splits else ()
-        default = next(iter(self.splits), "")
         named_dataset(
             name or self.name,
-            has_files=lambda folder: not self.missing(folder, default),
+            has_files=lambda folder: not self.missing(folder, self._default),
             arguments=arguments,
             is_fedmls=is_fedmls,
         )(self._load)
@@ -59,8 +58,12 @@ class TorchvisionFiles:
         moments = self.moments or channel_moments(parts.train.inputs)
         return ImageDataset(parts, tuple(classes), *moments)
 
+    @property
+    def _default(self) -> str:
+        return next(iter(self.splits), "")
+
     def _split(self, given: Mapping[str, object]) -> str:
-        split = given.get("split", next(iter(self.splits), ""))
+        split = given.get("split", self._default)
         if self.splits:
             check_known("data_args.split", split, self.splits)
         return str(split)

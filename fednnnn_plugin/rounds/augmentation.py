@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.data.arrays import kind_of
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.seeds import isolated_generators, torch_generator
 from fednnnn_plugin.user_code import call_code
@@ -39,25 +40,20 @@ class Augmentation:
         purpose = f"transform, step {step}"
         with isolated_generators(self._seed, purpose, round_number, client):
             if self._by_image:
-                images = [call_code(self._transform, TRANSFORM, image) for image in inputs]
-                same = {(image.shape, image.dtype) for image in images} == {
-                    (inputs.shape[1:], inputs.dtype)
-                }
-                found: Any = torch.stack(images) if same else images[0].unsqueeze(0)
-            else:
-                own = torch_generator(self._seed, purpose, round_number, client)
-                more = {"generator": own} if self._draws else {}
-                # A copy: the function may change it in place.
-                found = call_code(self._transform, TRANSFORM, inputs.clone(), **more)
-        if isinstance(found, Tensor) and (found.shape, found.dtype) == (inputs.shape, inputs.dtype):
-            return found
+                return torch.stack([self._transformed(image) for image in inputs])
+            own = torch_generator(self._seed, purpose, round_number, client)
+            return self._transformed(inputs, **({"generator": own} if self._draws else {}))
+
+    def _transformed(self, given: Tensor, **more: torch.Generator) -> Tensor:
+        # A copy: the function may change it in place.
+        found: Any = call_code(self._transform, TRANSFORM, given.clone(), **more)
         form = "a " + printable(type(found).__name__)
         if isinstance(found, Tensor):
-            form = f"{found.dtype} of {list(found.shape)}"
+            if (found.shape, found.dtype) == (given.shape, given.dtype):
+                return found
+            form = kind_of(found)
         raise UserError(
-            TRANSFORM,
-            f"gives {form} for a batch of {inputs.dtype} of {list(inputs.shape)}",
-            "must keep shape and dtype",
+            TRANSFORM, f"gives {form} for {kind_of(given)}", "must keep shape and dtype"
         )
 
 

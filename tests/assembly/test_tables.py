@@ -12,6 +12,7 @@ from torch import nn
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.images import Parts
 from fednnnn_plugin.data.own_data import bring_data, load_own_data
+from fednnnn_plugin.data.own_forms import clients_of
 from fednnnn_plugin.data.spec import DataSpec
 
 from ..tiny import PARTS, TEST, quick_run
@@ -67,12 +68,19 @@ def test_pictures_have_their_channels_first(shape: tuple[int, ...]) -> None:
 
 
 def test_columns_are_arrays() -> None:
-    one = table(torch.ones(4, 2), torch.tensor([0, 1, 2, 1]))
+    """Of inputs, of labels and of owners."""
+    one = table(torch.ones(4, 2), torch.tensor([0, 1, 2, 1])).add_column("who", [*"abba"])
     if isinstance(one["x"], list):
         pytest.skip("of releases before 4.0 a column is a list")
     given = (one["x"], one["label"], one["x"], one["label"])
     loaded = load(given)
     assert loaded.train.labels.tolist() == [0, 1, 2, 1]
+    given = (one["x"], one["label"], one["who"])
+    assert clients_of(given) == 2
+    assert [len(part) for part in load_own_data(bring_data(MINE, given), MINE).split.train] == [
+        1,
+        1,
+    ]
     named = table(torch.ones(2, 2), np.array(["a", "b"]))
     for given in ((named["x"], named["label"]) * 2, (named, named)):
         with pytest.raises(fp.UserError, match=r"train_labels: names, such as 'a': .*factorize"):
@@ -85,6 +93,13 @@ def test_table_of_other_columns_says_what_it_has() -> None:
         ((more, more), "train: has 'label', 'x', 'at': must have the labels under"),
         (([more], more), "client 0: has 'label', 'x', 'at': must"),
         ((table(np.array(["a", "b"]), torch.arange(2)),) * 2, "column x: .*text: must be numbers"),
+        ((more.with_transform(dict), more), "train: has a transform of its own"),
     ):
         with pytest.raises(fp.UserError, match=said):
             bring_data(MINE, given)
+
+
+def test_table_in_the_place_of_the_clients_is_refused() -> None:
+    one = table(torch.ones(2, 2), torch.arange(2))
+    with pytest.raises(fp.UserError, match=r"mine: a tuple of 2; must be"):
+        load((one, (torch.ones(2, 2), torch.arange(2))))

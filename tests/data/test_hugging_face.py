@@ -102,6 +102,46 @@ def test_tokens_and_labels_that_are_texts(tmp_path: Path) -> None:
     assert [len(part) for part in data.client_indices] == [1, 1]  # of 5 and of 7
 
 
+@pytest.mark.parametrize(
+    ("images", "test", "said"),
+    [
+        ([GREY[0], None], None, "train: image 1: missing"),
+        ([GREY[0], GREY[1]], [np.zeros((3, 3), np.uint8)], "test: image 0.* 3 x 3 pixels"),
+    ],
+)
+def test_images_that_are_missing_or_unlike_are_refused(
+    tmp_path: Path, images: list[Any], test: list[Any] | None, said: str
+) -> None:
+    for part, given in (("train", images), ("test", test or GREY[:1])):
+        table(given, [0] * len(given), ["a"] * len(given)).to_parquet(tmp_path / f"{part}.parquet")
+    assert re.search(said, refusal(load, tmp_path, tmp_path, clients=1))
+
+
+def test_grey_test_images_become_colour_as_those_to_train_on(tmp_path: Path) -> None:
+    colour = [np.stack([image] * 3, -1) for image in GREY[:2]]
+    for part, images in (("train", colour), ("test", GREY[:1])):
+        table(images, [0] * len(images), ["a"] * len(images)).to_parquet(
+            tmp_path / f"{part}.parquet"
+        )
+    data = load(tmp_path, tmp_path, clients=1)
+    assert data.test_images.shape == (1, 3, 2, 3)
+
+
+def test_rows_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    """A text without a label; a test of all samples."""
+    given = {"partition_by": None, "partition_method": "iid", "clients": 1}
+    for columns, more, said in (
+        ({"ids": [[1], [2]], "label": ["spam", None]}, {}, "column label: has rows without"),
+        ({"ids": [[1], [2]], "label": [0.5, 1.5]}, {"test_fraction": 0.8}, "the training without"),
+    ):
+        datasets.Dataset.from_dict(columns).to_parquet(tmp_path / "all.parquet")
+        arguments = {"label_column": None}
+        message = refusal(
+            load, tmp_path / "all.parquet", tmp_path, **given, **more, arguments=arguments
+        )
+        assert said in message
+
+
 def test_nothing_of_a_data_set_runs(tmp_path: Path, repository: Path) -> None:
     script = repository / "femnist.py"
     script.write_text(f"open({str(tmp_path / 'was-here')!r}, 'w')")

@@ -117,7 +117,8 @@ def test_images_may_be_files(tmp_path: Path) -> None:
         ({"a": ([[1, 2]], [0])}, {"users": None}, "all.json: "),
         ({"a": ([[1, 2]], [0])}, {"num_samples": [2]}, "user a: "),
         ({"a": ([[1, 2]], [0])}, {"num_samples": []}, "num_samples: "),
-        ({"a": ([[1, 2], [3]], [0, 1])}, {}, "must be"),
+        ({"a": ([[1, 2]], [0])}, {"users": ["a", "a"], "num_samples": [1, 1]}, "users: a is there"),
+        ({"a": ([[1, 2], [3]], [0, 1])}, {}, "samples: "),
         ({"a": ([[1, float("nan")]] * 2, [0, 1])}, {}, "NaN"),
         ({"a": ([[1, 2]] * 2, [0, None])}, {}, "labels: "),
         ({}, {}, "no user"),
@@ -131,6 +132,17 @@ def test_folder_that_is_not_leafs_is_refused(
     assert named in refusal(load, tmp_path)
     (tmp_path / "all_data/all.json").write_text("{" + "[" * 100_000)
     assert "all.json: " in refusal(load, tmp_path)
+
+
+def test_texts_longer_than_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fednnnn_plugin.data.leaf_samples.MEMORY", 4 * 4 * 2 * 9)
+    for length in (9, 10):
+        write_leaf(tmp_path / "all_data/all.json", {"a": (["b", "c" * length], ["b", "c"])})
+        if length == 9:
+            assert load(tmp_path, clients=1, test_fraction=0.5).train_images.shape[1:] == (9,)
+    assert "its texts need" in refusal(load, tmp_path, clients=1, test_fraction=0.5)
 
 
 @pytest.mark.parametrize(

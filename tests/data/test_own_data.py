@@ -1,6 +1,7 @@
 """Data of a user's own: any shape, tensors or arrays, and one line for all that is wrong."""
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils.data import Dataset
 
 from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.own_data import bring_data, load_own_data
+from fednnnn_plugin.data.own_forms import NO_SAMPLE, clients_of
 
 from .conftest import DIGITS, refusal
 
@@ -94,7 +96,9 @@ FLOATS = images().float()
         ((images(4, 0, 5, 5, 3), labels()) * 2, "train_inputs: torch.uint8 of [4, 5, 5, 3]"),
         ((images(4, 0, 9, 9), labels()) * 2, "train_inputs: torch.uint8 of [4, 9, 9]"),
         (([(FLOATS, labels()), None], REST[1:]), "client 1: "),
-        (([(FLOATS, labels()), (FLOATS[:0], labels()[:0])], REST[1:]), "client 1: "),
+        (([(FLOATS, labels()), (FLOATS[:0], labels()[:0])], REST[1:]), f"client 1: {NO_SAMPLE}"),
+        (([(FLOATS, labels())] * 2, [None, None]), "no client has a test part"),
+        (deque((images(), *REST)), "a deque"),
         ((FLOATS, labels(), FLOATS, labels(), [[0, 1], []]), "client 1: "),
         ((images(), images().long()) * 2, "train_labels: torch.int64 of [4, 1, 2, 2]"),
     ],
@@ -164,3 +168,18 @@ def test_own_data_that_is_drawn_follows_the_seed() -> None:
     one, other = (load(lambda: whole, seed).fingerprint for seed in (1, 2))
     assert one == other
     assert one.keys() == {"data", "split"}
+
+
+def test_clients_are_counted_before_data_are_checked() -> None:
+    """Of owners and of lists; none of owners that cannot be compared, which loading refuses."""
+    owners = np.array(["b", "a", "b", "b"])
+    mixed = np.array(["b", 1, None, "b"], dtype=object)
+    for given, count in (
+        ((images(), labels(), owners), 2),
+        ((images(), *REST, torch.tensor([4, 4, 5, 6])), 3),
+        (([(images(), labels())] * 4, (images(), labels())), 4),
+        ((images(), labels(), mixed), 0),
+        ((images(), *REST), 0),
+    ):
+        assert clients_of(given) == count
+    assert "owners: object of [4]: must be names" in refusal(load, (images(), labels(), mixed))

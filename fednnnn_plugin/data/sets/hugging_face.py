@@ -1,5 +1,6 @@
 """Data sets of the Hugging Face hub, or in its formats on disk."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from fednnnn_plugin.data.image_files import Encoded, decoded
 from fednnnn_plugin.data.images import ImageDataset, Parts
 from fednnnn_plugin.data.labels import class_numbers
 from fednnnn_plugin.data.natural import NATURAL, Owners, owner_names
-from fednnnn_plugin.data.own_data import checked_part
+from fednnnn_plugin.data.own_data import checked_parts
 from fednnnn_plugin.data.sets import HUB_NAME, named_dataset
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.data.tables import LABELS, column, column_values, named_column
 from fednnnn_plugin.errors import UserError, printable, shown
 
+_PARTS = ("train: ", "test: ")
 _ARGUMENTS = ("input_column", "label_column", "revision", "subset", "split", "test_split")
 
 
@@ -34,12 +36,11 @@ def _load(spec: DataSpec) -> ImageDataset:
     train, test = read_tables(spec, arguments, where)
     tables = [train] if test is None else [train, test]
     inputs_name, labels_name = _columns(train, arguments, spec.partition_by, where)
-    inputs = [_inputs(table, inputs_name, spec, where) for table in tables]
-    labels, names = _labels(tables, labels_name)
-    parts = [
-        checked_part((x, y), where, part, spec.loss)
-        for part, x, y in zip(("train: ", "test: "), inputs, labels, strict=False)
-    ]
+    inputs = _inputs(tables, inputs_name, spec, where)
+    labels, names = _labels(tables, labels_name, where)
+    pairs = zip(inputs, labels, strict=True)
+    checked = checked_parts(dict(zip(_PARTS, pairs, strict=False)), where, spec.loss)
+    parts = [*checked.values()]
     names = names or class_numbers([part.labels for part in parts], where)
     both = Parts(parts[0], parts[-1] if len(parts) > 1 else parts[0].at(slice(0)))
     return divided_dataset(both, names, _owners(tables, spec, where), spec)
@@ -70,18 +71,25 @@ def _only(found: list[str], key: str, names: list[str]) -> str:
     return found[0]
 
 
-def _inputs(table: Any, name: str, spec: DataSpec, where: str) -> Tensor | NDArray[Any]:
-    feature = table.features[name]
+def _inputs(
+    tables: list[Any], name: str, spec: DataSpec, where: str
+) -> Sequence[Tensor | NDArray[Any]]:
+    """Return the inputs of each table; images of all have as many channels."""
+    feature = tables[0].features[name]
     if type(feature).__name__ != "Image":
-        return _as_inputs(column_values(table, name, where))
-    column = table.cast_column(name, type(feature)(decode=False))[name]
-    files = [
-        Encoded(f"{where}: {name} {i}", file["bytes"] or Path(file["path"]).read_bytes())
-        for i, file in enumerate(column)
-    ]
-    if not files:
+        return [_as_inputs(column_values(table, name, where)) for table in tables]
+    if not all(map(len, tables)):
         raise UserError(where, "has a split without a sample")
-    return decoded(files, spec.image_size, spec.data_cache_dir)
+    files = []
+    for part, table in zip(_PARTS, tables, strict=False):
+        stored = table.cast_column(name, type(feature)(decode=False))[name]
+        for i, file in enumerate(stored):
+            of = f"{where}: {part}{name} {i}"
+            if file is None:
+                raise UserError(of, "missing", "every sample must have an image")
+            files.append(Encoded(of, file["bytes"] or Path(file["path"]).read_bytes()))
+    images = decoded(files, spec.image_size, spec.data_cache_dir)
+    return images.split([*map(len, tables)])
 
 
 def _as_inputs(values: NDArray[Any]) -> NDArray[Any]:
@@ -93,7 +101,7 @@ def _as_inputs(values: NDArray[Any]) -> NDArray[Any]:
     return values.transpose(0, 3, 1, 2) if has_channels_last(values.shape) else values
 
 
-def _labels(tables: list[Any], name: str) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
+def _labels(tables: list[Any], name: str, where: str) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
     """Return the labels of each table, and their names; texts are numbered in sorted order."""
     values = [column(table, name) for table in tables]
     feature = tables[0].features[name]
@@ -101,7 +109,11 @@ def _labels(tables: list[Any], name: str) -> tuple[list[NDArray[Any]], tuple[str
         return values, tuple(feature.names)
     if any(part.dtype.kind not in "OU" for part in values):
         return values, ()
-    known, numbers = np.unique(np.concatenate(values).astype(np.str_), return_inverse=True)
+    texts = np.concatenate(values)
+    if not all(isinstance(text, str) for text in texts.flat):
+        of = f"{where}: column {printable(name)}"
+        raise UserError(of, "has rows without a label", "every sample must have one")
+    known, numbers = np.unique(texts.astype(np.str_), return_inverse=True)
     return np.split(numbers, [len(values[0])])[: len(values)], tuple(map(str, known))
 
 

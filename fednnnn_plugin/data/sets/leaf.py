@@ -59,7 +59,7 @@ def _arrays(
         return images, *as_classes(labels, where)
     if are_texts(inputs):
         return as_tokens(inputs, labels, where)
-    numbers = as_numbers(inputs, where)
+    numbers = as_numbers(inputs, f"{where}: samples")
     if spec.image_size:
         numbers = as_pixels(numbers, spec.image_size)
     return numbers, *as_classes(labels, where)
