@@ -121,6 +121,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(str, _Dumper.represent_text)
+# Of their subclasses too, such as NumPy's float64.
+_Dumper.add_multi_representer(str, lambda dumper, text: dumper.represent_text(str(text)))
+_Dumper.add_multi_representer(float, lambda dumper, x: dumper.represent_float(float(x)))
 
 
 # YAML 1.1, and so PyYAML, reads 1:30 as 90 and 010 as 8.

@@ -1,7 +1,7 @@
 """Compare the methods on digits: each tuned by the same procedure, then run with other seeds.
 
   python launch/compare.py                                                     # all: hours on a CPU
-  python launch/compare.py --methods FedAvg,FedNNNN --conditions two_classes_all          # a part
+  python launch/compare.py --methods FedAvg,FedNNNN --conditions two_classes_all --page runs/page
 
 Procedure, for each method in each condition: `fednnnn tune --no-paper` with 8 trials of 20 rounds,
 judged by the final accuracy on a sixth of the training images, held out, with a seed of its own;
@@ -126,9 +126,9 @@ def keep(work: Path, page: Path, condition: str, name: str) -> None:
 
 
 def read_results(page: Path, names: list[str]) -> pd.DataFrame:
-    """Return a row for each condition, method and seed of which a page has the records."""
+    """Return a row for each method and seed of the conditions of which a page has all records."""
     rows = []
-    there = [condition for condition in CONDITIONS if (page / condition).exists()]
+    there = [each for each in CONDITIONS if all((page / each / name).exists() for name in names)]
     for condition, name, seed in product(there, names, SEEDS):
         packed = page / condition / name / f"seed{seed}.jsonl.gz"
         records = map(json.loads, gzip.decompress(packed.read_bytes()).splitlines())

@@ -49,8 +49,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     From ``args`` it reads ``beta`` and ``gamma`` (no default), or the coefficients of another
     method, ``client_weighting`` (``uniform``), ``max_client_norm`` (None), ``max_client_failures``
-    (0), ``random_seed`` (0), ``start_round`` (0), the number of rounds that are done, and
-    ``comm_round``, those that are left; under ``start_round: auto`` the state says how many are
+    (0), ``random_seed`` (0), ``client_num_in_total`` and ``client_num_per_round`` (no default),
+    ``start_round`` (0), the number of rounds that are done, and ``comm_round``, those that are
+    left; under ``start_round: auto`` the state says how many are
     done, and ``comm_round`` is the total. Three paths are optional: ``server_state_path``, a file
     for the server's state; ``save_path``, a file for the evaluation model; and ``metrics_path``, a
     folder for the records of rounds. In a client's process (``role: client``) it uses none of

@@ -61,7 +61,7 @@ class RoundClients:
         if is_changing():
             sent = self._secured(sent, len(models))
         self._places = list(sent)
-        return list(sent.values()), self._places
+        return list(sent.values()), list(sent)
 
     def _secured(self, sent: dict[int, ClientModel], total: int) -> dict[int, ClientModel]:
         """Return the models that FedML lets pass of what clients sent, as it changes them."""
@@ -89,6 +89,7 @@ class RoundClients:
             RunError: none can.
         """
         weightless, places = 0, self._places or range(len(models))
+        self._places = []
         for position, (samples, model) in zip(places, models, strict=True):
             client, name = self._id(position), self._name(position)
             if isinstance(samples, int | float) and samples == 0:  # FedML weights it with 0

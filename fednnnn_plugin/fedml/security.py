@@ -214,11 +214,14 @@ def secured(models: Mapping[int, ClientModel], total: int, served: State) -> dic
 
 
 def _floats(state: State, served: State) -> OrderedDict[str, Tensor]:
-    """Copy the floating point entries to where the served model's are."""
+    """Copy the floating point entries to where the served model's are, and into their order.
+
+    FedML compares models as flat vectors.
+    """
     return OrderedDict(
-        (name, tensor.detach().to(served[name].device, copy=True))
-        for name, tensor in state.items()
-        if tensor.is_floating_point()
+        (name, state[name].detach().to(own.device, copy=True))
+        for name, own in served.items()
+        if own.is_floating_point()
     )
 
 

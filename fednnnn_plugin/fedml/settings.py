@@ -175,7 +175,7 @@ def continue_from_state(args: Any) -> bool:
     path = getattr(args, "server_state_path", None)
     if not isinstance(path, str):
         raise UserError("train_args.start_round", "auto: needs tracking_args.server_state_path")
-    state = Path(path).expanduser()
+    state = Path(path).expanduser().resolve()
     done = read_state(state, "server_state_path")[1] if state.exists() else 0
     total = getattr(args, "comm_round", None)
     if isinstance(total, int) and done >= total:

@@ -45,6 +45,7 @@ class ClientTrainerAdapter:
 
     def test(self, state: State, round_number: int) -> Evaluation:
         """Return what the trainer's own test finds, by FedML's counts or under its own names."""
+        self._args.round_idx = round_number - 1
         self._trainer.set_model_params(self._parameters(state))
         found = self._trainer.test(self._test_loader, self._device, self._args)
         return self._results.evaluation(found if isinstance(found, Mapping) else None)

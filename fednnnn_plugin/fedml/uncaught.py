@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.processes.endings import ending
+from fednnnn_plugin.processes.endings import ending, leave_unsaid
 
 _Hook: TypeAlias = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 _IS_OURS = "__fednnnn_ends__"
@@ -17,7 +17,8 @@ _aborts: list[Callable[[int], object]] = []  # what ends the other processes too
 
 def end_all_on_uncaught(abort: Callable[[int], object]) -> None:
     """Call ``abort`` with the exit status where the script itself raises."""
-    _aborts.append(abort)
+    if not _aborts:
+        _aborts.append(abort)
     sys.excepthook = ending_in_a_line(sys.excepthook)
 
 
@@ -33,12 +34,11 @@ def ending_in_a_line(before: _Hook) -> _Hook:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         is_ours = isinstance(error, UserError | RunError)
         if is_ours:
-            sys.stdout.flush()
+            leave_unsaid()
             sys.stderr.write(f"error: {error}\n")
         else:
             before(kind, error, trace)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        leave_unsaid()
         if _aborts:
             _aborts[0](ending(error)[1])
         elif is_ours and not hasattr(sys, "ps1"):

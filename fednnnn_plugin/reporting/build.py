@@ -133,7 +133,7 @@ def build_report(
         raise UserError("\n".join([*warnings, "no run with a recorded round was given"]))
     known = run_folders.layers(runs)
     recorded = f"no run recorded it; recorded are {', '.join(known) or 'none'}"
-    unknown = [printable(name) for name in layers if name not in known]
+    unknown = [printable(name) for name in dict.fromkeys(layers) if name not in known]
     warnings += [f"{LAYERS}: {name}: {recorded}" for name in unknown]
     files: Files = {}
     shown: dict[str, Table] = {}
@@ -145,7 +145,7 @@ def build_report(
         if value is not None:
             shown["rounds-to-accuracy"] = tables.rounds_to(runs, value, metric)
         for (data, condition), members in runs.groupby(["data", "condition"], sort=False):
-            charts = condition_charts(members, references(runs, members), layers)
+            charts = condition_charts(members, references(runs, members), layers, warnings)
             title = f"{data}: {condition}"
             sections.append(Section(title, tables.settings(members), list(charts)))
     searches = [_search(study) for study in studies]

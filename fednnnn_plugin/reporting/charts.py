@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.quantities import NORMS
 from fednnnn_plugin.reporting import figures
 from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT
@@ -74,18 +76,19 @@ class Chart:
 
 
 def condition_charts(
-    runs: pd.DataFrame, references: pd.DataFrame, modules: Sequence[str]
+    runs: pd.DataFrame, references: pd.DataFrame, modules: Sequence[str], problems: list[str]
 ) -> Iterator[Chart]:
     """The figures of a condition's runs, without those of which no run recorded anything.
 
     ``references`` are single-client runs on the same data; without ``modules`` the norms of the
-    last fully connected and the last convolutional one are shown.
+    last fully connected and the last convolutional one are shown. ``problems`` takes a line for
+    each figure whose files are damaged.
     """
-    return filter(None, _charts(runs, references, modules))
+    return filter(None, _charts(runs, references, modules, problems))
 
 
 def _charts(
-    runs: pd.DataFrame, references: pd.DataFrame, modules: Sequence[str]
+    runs: pd.DataFrame, references: pd.DataFrame, modules: Sequence[str], problems: list[str]
 ) -> Iterator[Chart | None]:
     alone = (runs["partition"] == SINGLE_CLIENT).all()  # N = E, and there is no spread
     both = runs if alone else pd.concat([references, runs])
@@ -127,7 +130,7 @@ def _charts(
         served = partial(figures.accuracy, column="served_test_acc", title="served model")
         title, caption = "Evaluated model and served model", f"{_evaluated(runs)} {_SERVED}{band}"
         yield _chart("served", title, caption, (runs, evaluated), (runs, served))
-    yield from _by_part(runs, lines, band)
+    yield from _by_part(runs, lines, band, problems)
     for column in runs.filter(regex=r"^test_metrics\."):
         name = column.partition(".")[2]
         caption = "As measured by the runs' own code." + band
@@ -135,9 +138,17 @@ def _charts(
 
 
 def _by_part(
-    runs: pd.DataFrame, lines: Sequence[pd.DataFrame], band: str
+    runs: pd.DataFrame, lines: Sequence[pd.DataFrame], band: str, problems: list[str]
 ) -> Iterator[Chart | None]:
     """The figures of results by client and by class, where there are some."""
+
+    def of_files(*chart: Any) -> Chart | None:
+        try:
+            return _chart(*chart)
+        except UserError as error:
+            problems.append(str(error))
+            return None
+
     if _recorded(runs, "client_acc.worst_10"):
         worst = partial(figures.accuracy, column="client_acc.worst_10")
         title = "Accuracy on the worst tenth of the clients"
@@ -145,12 +156,12 @@ def _by_part(
     if by_client := [line for line in lines if _kept(line, "client_acc.mean", CLIENTS)]:
         tenths = partial(figures.client_quantiles, names=False)
         panels = [(line, tenths) for line in by_client]
-        yield _chart("client-quantiles", "Accuracy by client", _QUANTILES, *panels)
+        yield of_files("client-quantiles", "Accuracy by client", _QUANTILES, *panels)
         title, ends = "Accuracy by client at the end", (runs, figures.client_distribution)
-        yield _chart("client-distribution", title, _DISTRIBUTION, ends)
+        yield of_files("client-distribution", title, _DISTRIBUTION, ends)
     if _kept(runs, "class_acc.mean", CLASSES):
         title, ends = "Accuracy by class at the end", (runs, figures.class_accuracy)
-        yield _chart("class-accuracy", title, _CLASSES, ends)
+        yield of_files("class-accuracy", title, _CLASSES, ends)
 
 
 def _kept(runs: pd.DataFrame, column: str, file: str) -> bool:

@@ -88,7 +88,7 @@ def arrange(
         UserError: there is no run, or the table is not of ``read_runs``.
     """
     check_runs(runs)
-    by = checked_names(HUE, hue or ())
+    by = [] if hue is None else checked_names(HUE, hue)
     if set(ARRANGED) <= set(runs) and not by:
         return runs
     if runs.empty:
@@ -190,7 +190,8 @@ def _heads(runs: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
     columns = dict.fromkeys([*setting_columns(runs), *more])
     heads = runs.drop_duplicates("run")[[*columns]].astype(object)
     heads = heads.where(heads.notna(), None)
-    by_value = [*differing(heads, heads.columns.drop(IDENTITY)), "seed"]
+    settings = [key for key in setting_columns(runs) if key not in IDENTITY]
+    by_value = [*differing(heads, settings), "seed"]
     heads = heads.sort_values(by_value, key=lambda of: pd.to_numeric(of, errors="coerce"))
     heads[["data", "partition"]] = [_place(head) for head in heads.to_dict("records")]
     alike = [part for _, part in heads.groupby(["data", "partition"])]

@@ -87,7 +87,7 @@ def _with_tenths(runs: pd.DataFrame) -> pd.DataFrame:
     ``_TENTHS`` are the columns, NaN where it was not measured.
     """
     found = results_of(runs, CLIENTS)
-    accuracies = found.astype({"accuracy": float}).groupby(["run", "round"])["accuracy"]
+    accuracies = found.groupby(["run", "round"])["accuracy"]
     tenths = accuracies.quantile([0.1, 0.5, 0.9]).unstack() * 100.0
     tenths.columns = pd.Index(_TENTHS)
     return runs.merge(tenths.reset_index(), on=["run", "round"], how="left")

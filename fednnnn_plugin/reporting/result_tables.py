@@ -99,7 +99,7 @@ def results_of(runs: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _read(path: Path, name: str) -> pd.DataFrame | None:
-    """Read one file, if it is there; what a process was just writing is left out."""
+    """Read one file, if it is there with a line; what a process was just writing is left out."""
     if not path.exists():
         return None
     types = {column: _TYPES.get(column, "Int64") for column in COLUMNS[name]}
@@ -107,7 +107,10 @@ def _read(path: Path, name: str) -> pd.DataFrame | None:
     how |= {"keep_default_na": False, "na_values": [""]}  # a class may be called NA
     try:
         with open_regular(path, MAX_BYTES) as file:
-            table = pd.read_csv(BytesIO(file.read().rpartition(b"\n")[0]), **how)[[*types]]
+            whole = file.read().rpartition(b"\n")[0]
+        if not whole:
+            return None
+        table = pd.read_csv(BytesIO(whole), **how)[[*types]]
     except (OSError, ValueError) as error:
         raise UserError(printable(path), f"cannot be read: {reason(error)}") from None
     if name == CLIENTS and table["client"].str.isdigit().all():

@@ -112,7 +112,8 @@ def count(
     PyTorch's cross-entropy. Of another loss, the mean of each batch counts for its n samples.
     """
     inputs, targets = batch
-    if inputs.is_floating_point():
+    # A FedML script may have others, such as packed sequences.
+    if isinstance(inputs, Tensor) and inputs.is_floating_point():
         inputs = inputs.to(next(model.parameters()).dtype)
     if not targets.is_floating_point():
         targets = targets.to(torch.int64)

@@ -1,5 +1,6 @@
 """FedML's patched places: what scripts name, on another FedML too, and ``fedml run``."""
 
+import io
 import sys
 import threading
 from importlib.metadata import requires
@@ -47,6 +48,8 @@ def test_device_is_the_cpu_unless_asked(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert fedml.device.get_device(fedml_args(using_gpu=True, gpu_id=1)) == torch.device("cuda:1")
+    with refused(r"args: train_args\.beta: missing"):  # before a script loads its data
+        fedml.device.get_device(fedml_args(**OURS | {"beta": None}))
 
 
 @pytest.fixture
@@ -115,6 +118,9 @@ def test_error_of_one_process_over_mpi_ends_all(monkeypatch) -> None:
     for _ in "twice":  # it ends them once
         with refused(r"args: train_args\.beta: -1: must be"):
             run(args)
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stdout", closed)
     for error in (fp.UserError("no"), ValueError("no")):
         sys.excepthook(type(error), error, None)
     assert ended == [2, 1]

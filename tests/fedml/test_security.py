@@ -80,6 +80,18 @@ def test_models_are_changed_by_clipping_and_attacks(settings, changed, secured) 
         assert_average(aggregator, w_t, expected)
 
 
+def test_models_within_the_bound_are_as_sent(secured) -> None:
+    """Also where a buffer stands before a parameter in ``state_dict``."""
+    model = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 2))
+    model[0].register_buffer("table", torch.full((4,), 10.0))
+    aggregator = secured(model, **CLIPPING, norm_bound=100.0)
+    w_t = aggregator.get_model_params()
+    sent = {name: tensor + 0.01 for name, tensor in w_t.items()}
+    kept, _ = aggregator.on_before_aggregation([(1, sent), (1, sent)])
+    for _, state in kept:
+        assert_close(dict(state), sent)
+
+
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # FedML's, of such a model
 @pytest.mark.parametrize(("name", "kept"), [("krum", 1), ("multikrum", 3)])
 def test_defence_leaves_outliers_out_and_names_them(name, kept, secured, caplog) -> None:

@@ -18,6 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 import fednnnn_plugin as fp
 from fednnnn_plugin.fedml.loaders import fedml_dataset
 from fednnnn_plugin.fedml.settings import script_recipe
+from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
 from fednnnn_plugin.recipe import Recipe
 
 from .rounds import CPU, Versioned, eight_values, fedml_args, linear, refused, simulate, two_clients
@@ -50,6 +51,7 @@ class Counting(ModelTrainerCLS):
         self.calls.append(("after", self.local_test_dataset))
 
     def test(self, test_data, device, args):
+        self.tested = args.round_idx
         torch.nn.init.zeros_(self.model.weight)
         return self.found
 
@@ -69,6 +71,9 @@ def test_trainer_is_called_in_fedmls_order() -> None:
     assert trainer.calls[1::3] == [("train", r, CPU) for r in (0, 0, 1, 1)]
     tested = (record["test_acc"], record["test_loss"], record["test_metrics"])
     assert tested == (0.75, 0.5, {"f1": 0.7})
+    adapter = ClientTrainerAdapter(trainer, linear(), args, CPU, dataset)
+    adapter.test(dict(linear().named_parameters()), 7)  # by a rank without a client
+    assert trainer.tested == 6
 
 
 def test_trainers_keys_under_other_names_may_be_absent() -> None:

@@ -8,9 +8,12 @@ import torch
 from fedml.core.alg_frame.server_aggregator import ServerAggregator
 from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.fedml.tester import FedMLsTester
 from fednnnn_plugin.fedml.tester_results import ResultReader
 
 from .rounds import fedml_args, line, linear, moved, play, refused, silo_args, simulate, two_clients
@@ -160,3 +163,23 @@ def test_simulations_tester_sees_the_average(trainer) -> None:
     assert_close(alone, result, rtol=0, atol=0)
     with pytest.raises(fp.UserError, match=r"tester \(code\)"):
         simulate(trainer=given, output="a", resume=True, **values | {"comm_round": 3})
+
+
+def test_inputs_that_are_no_tensors_are_tested() -> None:
+    """As packed sequences are: FedML's own test needs ``to`` alone."""
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = nn.GRU(1, 2)
+
+        def forward(self, packed):
+            return self.cells(packed)[1][0]
+
+    packed = pack_sequence([torch.ones(2, 1), torch.ones(1, 1)])
+    tester = FedMLsTester(Last(), args := silo_args())
+    model = Last()
+    found = tester.test(model.state_dict(), [(packed, torch.tensor([0, 1]))], "cpu", args)
+    with torch.no_grad():
+        expected = torch.nn.functional.cross_entropy(model(packed), torch.tensor([0, 1]))
+    assert found[1] == pytest.approx(float(expected))

@@ -5,11 +5,12 @@ import re
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import yaml
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.reading import read_yaml
+from fednnnn_plugin.reading import read_yaml, write_yaml
 from fednnnn_plugin.recipe import differences, dump_recipe, find_recipe, load_recipe
 
 MINIMAL = """\
@@ -272,6 +273,7 @@ def test_dump_holds_values_and_no_access_key(recipe_file: Path) -> None:
     assert "s3cret" not in text
     assert "beta: 0.0005" in text
     assert all(re.match(r"\w+:|  \w+: ", line) for line in text.splitlines())  # a line a key
+    assert "of: 0.5\n" in write_yaml({"of": np.float64(0.5)})
     copy = recipe_file.with_name("copy.yaml")
     copy.write_text(text)
     assert differences(load_recipe(copy), recipe) == {}

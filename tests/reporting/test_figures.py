@@ -39,7 +39,7 @@ def names(ax: Axes) -> set[str]:
 def charts(runs: pd.DataFrame) -> Iterator[Chart]:
     """The first one is of the accuracy; all together take a second."""
     arranged = arrange(runs)
-    return condition_charts(arranged, arranged.iloc[:0], ())
+    return condition_charts(arranged, arranged.iloc[:0], (), [])
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +203,8 @@ def test_hue_names_what_tells_lines_apart(make_run) -> None:
         *("β 0.5, η 0.1", "β 0.5, η 0.2", "β 0.8, η 0.1", "β 0.8, η 0.05")
     }
     assert set(lines(fig.accuracy(first, hue="group"))) == {"group a", "group b"}
+    lists = first.assign(group=[["a"], ["b"], ["b"], ["b"]])
+    assert len(lines(fig.accuracy(lists, hue=pd.Index(["group"])))) == 2
     assert set(lines(fig.accuracy(first, hue="condition"))) == {"non-IID, B"}
     rows = fp.summary(first, hue="method").to_dict("records")
     assert [(row["label"], row["seeds"]) for row in rows] == [("FedNNNN", 4)]
@@ -275,7 +277,7 @@ def test_single_client_is_a_reference(make_run) -> None:
     alone = both["condition"] == "single client"
     found = references(both, both[~alone])
     assert found["run"].unique() == [folder.name]
-    drawn_on = {c.name: lines(c.ax) for c in condition_charts(both[~alone], found, ["fc1"])}
+    drawn_on = {c.name: lines(c.ax) for c in condition_charts(both[~alone], found, ["fc1"], [])}
     assert "single client" in drawn_on["integrated-norm"]
     assert "single client" not in drawn_on["accuracy"]
     other = both.assign(model=both["model"].where(~alone, "resnet18"))

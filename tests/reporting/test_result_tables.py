@@ -1,5 +1,6 @@
 """Results by client and by class as tables and figures, from files written by hand."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,9 @@ def test_tables_are_the_files_with_the_runs_names(runs: dict[str, Path]) -> None
     ]
     with pytest.raises(UserError, match=r"^runs: none has a clients\.csv: .*per_client"):
         fp.client_results(*folder.parent.glob("*momentum"))
+    (folder / "clients.csv").write_text("")
+    with pytest.raises(UserError, match=r"^runs: none has a clients\.csv"):
+        fp.client_results(folder)
     (folder / "clients.csv").write_text("round,client\n1,2\n")
     with pytest.raises(UserError, match=r"clients\.csv: cannot be read"):
         fp.client_results(folder)
@@ -95,6 +99,14 @@ def test_report_has_them_and_what_reaches_a_target(runs: dict[str, Path], tmp_pa
     assert found["rounds_to_target"].to_dict() == pytest.approx(
         {"FedAvg": 3, "FedNNNN": 3, "Momentum": float("nan")}, nan_ok=True
     )
+    (runs["PaperFedAvg"] / "clients.csv").write_text("x\n")
+    classes = runs["PaperFedAvg"] / "classes.csv"
+    classes.write_text(classes.read_text().replace("0.25", "quarter"))
+    warned = build_report([folder], tmp_path / "damaged").warnings
+    assert {"clients.csv: cannot be read", "classes.csv: cannot be read"} == {
+        found[0] for line in warned if (found := re.search(r"cl\w+.csv: cannot be read", line))
+    }
+    assert (tmp_path / "damaged" / "index.html").exists()
     for path in folder.glob("*/cl*.csv"):  # records are kept without these files, too
         path.unlink()
     build_report([folder], tmp_path / "bare")

@@ -218,7 +218,7 @@ def test_times_of_several_machines_are_not_shown(make_run, device: str) -> None:
     table, shown = tables.accuracy(runs), device == "A"
     assert ("s a round" in table.rows) == table.numbers["seconds"].notna().all() == shown
     assert any("cpu (A, 2 cores): digits non-IID, B" in note for note in table.notes) == shown
-    charts = {chart.name: chart for chart in condition_charts(runs, runs.iloc[:0], ())}
+    charts = {chart.name: chart for chart in condition_charts(runs, runs.iloc[:0], (), [])}
     assert ("seconds" in charts) == shown
     assert not shown or "cpu (A, 2 cores)" in charts["seconds"].caption
 

@@ -66,12 +66,13 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
         return original(args, *rest, **named)
     hook.require()
     from fednnnn_plugin.assembly.from_recipe import rank_device
+    from fednnnn_plugin.fedml.keys import TRAINING_KEYS
     from fednnnn_plugin.fedml.processes import simulation_ranks
-    from fednnnn_plugin.fedml.settings import part_recipe
+    from fednnnn_plugin.fedml.settings import script_recipe
     from fednnnn_plugin.processes.job import ending_together
-    from fednnnn_plugin.recipe.schema import own_keys
 
-    recipe = part_recipe(args, "backend", *own_keys("device_args"))
+    # The whole: what is wrong in it is said before the script loads its data.
+    recipe = script_recipe(args, custom_trainer=True, unread=TRAINING_KEYS)
     ranks = simulation_ranks(recipe.comm_args.backend)
     with ending_together(ranks):
         return rank_device(recipe, ranks)
