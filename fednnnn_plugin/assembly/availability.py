@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -28,7 +29,7 @@ class AvailabilityFile:
         try:
             with open_regular(Path(expanded(path)), _LONGEST) as file:
                 content = file.read()
-            lines = list(csv.reader(content.decode().splitlines()))
+            lines = list(csv.reader(content.decode("utf-8-sig").splitlines()))
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise UserError(where, f"cannot be read: {reason(error)}") from None
         if lines[:1] != [_COLUMNS]:
@@ -36,7 +37,9 @@ class AvailabilityFile:
         self.digest = hashlib.blake2b(content, digest_size=16).hexdigest()
         self._spans: list[tuple[int, int, int]] = []
         for number, line in enumerate(lines[1:], start=2):
-            fits = len(line) == 3 and all(part.strip().isdecimal() for part in line)
+            if not line:
+                continue
+            fits = len(line) == 3 and all(re.fullmatch(r"\s*\d{1,18}\s*", part) for part in line)
             client, first, last = map(int, line) if fits else (0, 0, 0)
             if not (fits and client < num_clients and 1 <= first <= last):
                 raise UserError(

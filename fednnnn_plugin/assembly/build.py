@@ -19,7 +19,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.devices import device_identity, side_by_side, total_memory
 from fednnnn_plugin.processes.ranks import Ranks, agreed
-from fednnnn_plugin.processes.workers import Failure, Step, Workers, all_of
+from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.batches import client_steps
 from fednnnn_plugin.rounds.client_results import NO_CLASSES, Classes, classes_of
@@ -30,7 +30,7 @@ from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.client_files import ClientFiles
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
 from fednnnn_plugin.server.server import Server
-from fednnnn_plugin.user_code import is_own
+from fednnnn_plugin.user_code import is_own, user_code
 
 _log = logging.getLogger(__name__)
 
@@ -137,10 +137,14 @@ def _try_out(
             size = batch_to_test(model, data.normalised(data.test_images[:1]), room)
         return _Tried(warnings, any_order, size)
 
+    where = f"model_args.model: {name}"
+    if isinstance(workers, Threads):  # in this thread, which a signal ends at once
+        with user_code(where):
+            return trial(lambda: None)
     try:
         found: _Tried = all_of(workers, [trial])[0]
     except Failure as error:
-        raise UserError(f"model_args.model: {name}", error) from error
+        raise UserError(where, error) from error
     return found
 
 

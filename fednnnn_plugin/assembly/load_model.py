@@ -23,7 +23,7 @@ from fednnnn_plugin.recipe import Recipe, load_recipe
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.tensor_files import read_tensors
-from fednnnn_plugin.user_code import names_object, object_name
+from fednnnn_plugin.user_code import names_code, names_object, object_name, refuse_code
 
 _log = logging.getLogger(__name__)
 _KEY = "fednnnn_plugin"  # of the metadata
@@ -121,8 +121,10 @@ def load_model(
             )
     recipe = load_recipe(files.recipe, foreign=True, allow_code=allow_code, without_method=True)
     name = recipe.model_args.model
+    where = f"{printable(files.recipe)}: {MODEL}"
+    if names_code(name) and model is None and not allow_code:
+        raise refuse_code(where, name)
     if names_object(name) and model is None:
-        where = f"{printable(files.recipe)}: {MODEL}"
         raise UserError(where, f"{name}: was an object", "give it again, model=")
     if model is not None and not names_object(name):
         recipe = _with_model(recipe, model)

@@ -1,6 +1,7 @@
 """What a program gives in the place of what a recipe names, and the settings it changes."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -83,7 +84,8 @@ def names_and_objects(given: Objects) -> tuple[list[str], dict[str, object]]:
     things = {_KEYS[name]: thing for name, thing in given.items() if thing is not None}
     if not isinstance(metrics := things.get(METRICS, []), Sequence):
         things[METRICS] = [metrics]
-    settings = {key: x for key, x in things.items() if isinstance(x, str) or _is_setting(key, x)}
+    named = {key: x for key, x in things.items() if isinstance(x, str | os.PathLike)}
+    settings = named | {key: x for key, x in things.items() if _is_setting(key, x)}
     return as_options(settings), {k: x for k, x in things.items() if k not in settings}
 
 
@@ -118,7 +120,7 @@ def as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:
     if isinstance(overrides, Mapping):  # JSON is YAML
         as_json = partial(json.dumps, ensure_ascii=False, default=_plain)
         return [f"{key}={as_json(value)}" for key, value in overrides.items()]
-    if not isinstance(overrides, Sequence):
+    if not isinstance(overrides, Sequence) or not all(isinstance(x, str) for x in overrides):
         raise UserError(
             "overrides",
             shown(overrides),

@@ -253,8 +253,8 @@ def start_recipe(
             return recipe_inputs(placed, ranks, objects)
 
         with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:
-            begun = ranks.broadcast_object(RunFolder(folder).holds_rounds())
             if resume == "auto":
+                begun = ranks.broadcast_object(RunFolder(folder).holds_rounds())
                 mode = "resume" if begun else "new"
             tracking = recipe_followers(loaded, mlops) if ranks.rank == 0 else []
             summary = run_federation(

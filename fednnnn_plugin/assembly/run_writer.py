@@ -46,6 +46,7 @@ class RunWriter:
         self._metrics, self._tables = MetricsFile(folder.metrics), ResultTables(folder.path)
         self._checkpoints = CheckpointFolder(folder.checkpoints)
         self._saved = 0
+        self._summary: Summary | None = None  # that is in the folder
         self._widths: Widths = {}  # that are in the folder
 
     def restore(self) -> None:
@@ -91,7 +92,7 @@ class RunWriter:
         self._tables.cut(self.train_state.round)
         self._prune()
         if self._saved:
-            self._summary().write(self._folder.summary)  # in place of a longer or a stopped run's
+            self._write_summary()  # in place of a longer or a stopped run's
 
     def keep(self, record: RoundRecord, results: Results, train_state: TrainState) -> None:
         """Put a round on record, with a checkpoint where one is due."""
@@ -122,14 +123,15 @@ class RunWriter:
 
     def end(self, stopped: str | None) -> Summary:
         """Return the summary of a saved run; in the folder it lacks only why it was stopped."""
-        summary = self._summary(stopped)
-        if stopped:
-            summary.write(self._folder.summary)
-        return summary
+        if stopped or self._summary is None:
+            return self._write_summary(stopped)
+        return self._summary
 
-    def _summary(self, stopped: str | None = None) -> Summary:
+    def _write_summary(self, stopped: str | None = None) -> Summary:
         of = self._recipe, self._folder, self._federation, self._inputs
-        return summary_of(*of, self.train_state, stopped)
+        self._summary = summary_of(*of, self.train_state, stopped)
+        self._summary.write(self._folder.summary)
+        return self._summary
 
     def _save(self) -> None:
         federation, train_state = self._federation, self.train_state
@@ -146,5 +148,5 @@ class RunWriter:
             federation.vectors.sync()
         state = federation.server.state_dict(train_state.server) | train_state.method.state_dict()
         self._checkpoints.save(state, train_state.round)
-        self._summary().write(self._folder.summary)
+        self._write_summary()
         self._saved = train_state.round

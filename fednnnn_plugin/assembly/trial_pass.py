@@ -129,6 +129,7 @@ def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterat
     """Yield the key by which an epoch's last batch is a single sample, and for which clients."""
     for client in range(data.num_clients):
         size, key = batch_size, f"train_args.batch_size: {batch_size}"
+        count = data.client_size(client)
         if isinstance(data, LoaderData):
             loader: Any = data.train_loaders[client]
             loader = loader.loader if isinstance(loader, PairLoader) else loader
@@ -139,12 +140,13 @@ def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterat
             if not isinstance(loader, DataLoader):
                 continue  # nothing is known of its batches
             cuts: Any = loader if loader.batch_sampler is None else loader.batch_sampler
-            if getattr(cuts, "batch_size", None) is None or cuts.drop_last:
+            if getattr(cuts, "batch_size", None) is None or getattr(cuts, "drop_last", True):
                 continue
+            with suppress(AttributeError, TypeError):  # of unknown length
+                count = len(cuts.sampler)
             size = cuts.batch_size
             if size != batch_size:
                 key = f"data_args.dataset: a DataLoader's batch_size: {size}"
-        count = data.client_size(client)
         if count == 1 if size == -1 else count % size == 1 % size:
             yield key, _named(data, client)
 

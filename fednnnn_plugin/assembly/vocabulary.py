@@ -55,20 +55,21 @@ def check_tokens(model: nn.Module, where: str, tokens: Tokens) -> None:
 
 def _without_row(model: nn.Module, inputs: Tensor, token: int) -> str:
     """Say which embedding has no row for the token that all ``inputs`` are; nothing if none."""
-    model, missing = copy.deepcopy(model).eval(), list[str]()
+    missing = list[str]()
 
     def look(name: str, embedding: Any, given: tuple[Tensor, ...]) -> None:
         rows = embedding.num_embeddings
-        if given and bool((given[0] == token).all()) and not 0 <= token < rows:
+        looks = given and given[0].numel() and bool((given[0] == token).all())
+        if looks and not 0 <= token < rows:
             missing.append(f"{name} of the model has rows for 0 to {rows - 1}")
             raise IndexError  # a GPU cannot compute any more after such a look-up
 
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            module.register_forward_pre_hook(partial(look, name))
-    device = next(model.parameters(), inputs).device
     # Other errors of the model are found by the trial on real samples.
     seeded = isolated_generators(0, "model check")
     with suppress(UserError), user_code("model"), torch.no_grad(), seeded:
-        model(inputs.to(device))
+        model = copy.deepcopy(model).eval()
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                module.register_forward_pre_hook(partial(look, name))
+        model(inputs.to(next(model.parameters(), inputs).device))
     return "".join(missing)

@@ -63,11 +63,10 @@ def _clients(text: str) -> list[str]:
 
 
 def _method(recipe: str, name: str) -> list[str]:
-    """Name the rule, and take back the keys of methods that it does not have."""
+    """Name the rule, and take back the keys that the recipe has for its own one alone."""
     from fednnnn_plugin.client.methods import METHODS
     from fednnnn_plugin.packaged_recipes import find_recipe
     from fednnnn_plugin.reading import read_mapping
-    from fednnnn_plugin.recipe.method_keys import method_keys
     from fednnnn_plugin.server.rules import RULES
     from fednnnn_plugin.user_code import is_own
 
@@ -81,6 +80,9 @@ def _method(recipe: str, name: str) -> list[str]:
     train = train if isinstance(train, dict) else {}
     stays = METHODS.get(str(train.get("client_method")))
     kept = {*(stays.keys if stays else ()), *(RULES[rule].keys if rule in RULES else ())}
-    of_methods = [key for key in method_keys() if key in train and key not in kept]
-    dropped = [f"train_args.{key}=null" for key in of_methods]
+    before = RULES.get(str(train.get("federated_optimizer")))
+    keys = [*before.keys] if before else []
+    if before and before.client_method:
+        keys += METHODS[before.client_method].keys
+    dropped = [f"train_args.{key}=null" for key in keys if key in train and key not in kept]
     return [f"train_args.federated_optimizer={rule}", *dropped]

@@ -43,7 +43,7 @@ def load_recipe(
     a split that the caller gave: so many there are, unless an override says otherwise.
     """
     where = printable(path)
-    sections: dict[str, Any] = {name: {} for name in SECTIONS.keys() - _REQUIRED}
+    sections: dict[str, Any] = {name: {} for name in SECTIONS if name not in _REQUIRED}
     sections |= read_mapping(path, "sections such as train_args")
     check_sections(sections, where)
     _move_using_mlops(sections)
@@ -61,7 +61,7 @@ def load_recipe(
     def place(key: str) -> str:
         return f"{OVERRIDES if key in overridden else f'{where}:'} {printable(key)}"
 
-    caller = Caller(place, foreign, foreign, allow_code, frozenset(objects))
+    caller = Caller(place, foreign, foreign, bool(allow_code), frozenset(objects))
     return build(path.stem, sections, caller)
 
 

@@ -45,16 +45,15 @@ _WORDS = {
 
 
 def check_sections(sections: Mapping[str, object], where: str) -> None:
-    """Refuse a file that lacks a section, has another, or something else in its place."""
-    unknown = [name for name in sections if name not in SECTIONS]
-    problems = {name: unknown_section(name) for name in unknown[:MAX_LINES]}
-    problems |= dict.fromkeys(unknown[MAX_LINES:], "unknown section")  # no message shows it
+    """Refuse a file that lacks a section, or has something else in its place."""
+    problems = dict[str, str]()
     for name in SECTIONS:
         if name not in sections:
             problems[name] = "missing section"
         elif not isinstance(keys := sections[name], dict):
             problems[name] = f"{shown(keys)}: must be a section, a mapping of keys to values"
     if problems:
+        problems = _unknown_sections(sections) | problems
         raise UserErrors(
             UserError(f"{where}: {printable(name)}", text) for name, text in problems.items()
         )
@@ -62,10 +61,13 @@ def check_sections(sections: Mapping[str, object], where: str) -> None:
 
 def build(name: str, sections: Mapping[str, Mapping[str, Any]], caller: Caller) -> Recipe:
     """Validate the keys of all sections; a ``UserError`` has a line for each problem."""
+    problems = _unknown_sections(sections)
+    sections = {section: keys for section, keys in sections.items() if section in SECTIONS}
     if not caller.foreign and (left := sorted(named_objects(sections) - caller.objects)):
         raise UserError(caller.where(", ".join(left)), ONLY_GIVEN)
     train, ours = sections["train_args"], fixed_keys("train_args")
-    settings, problems = method_settings(train, caller)
+    settings, of_method = method_settings(train, caller)
+    problems |= of_method
     if all(train.get(key) is None for key in ("epochs", "local_steps")):
         what = "missing; must be a number of epochs, or set local_steps"
         problems["train_args.epochs"] = what
@@ -108,6 +110,12 @@ def unknown_section(section: str) -> str:
         return f"not a section; it is a key of {home}"
     hint = did_you_mean(section, SECTIONS) or f"; must be one of {', '.join(SECTIONS)}"
     return f"unknown section{hint}"
+
+
+def _unknown_sections(sections: Mapping[str, object]) -> dict[str, str]:
+    unknown = [name for name in sections if name not in SECTIONS]
+    found = {name: unknown_section(name) for name in unknown[:MAX_LINES]}
+    return found | dict.fromkeys(unknown[MAX_LINES:], "unknown section")  # no message shows it
 
 
 def _unknown(sections: Mapping[str, Mapping[str, object]], *, of_methods: bool) -> dict[str, str]:

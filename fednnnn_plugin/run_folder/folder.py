@@ -99,14 +99,14 @@ class RunFolder:
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             raise UserError(OUTPUT, f"{self.path}: cannot be written to")
         if self._lock.exists():
-            with self._acquire():
+            with self._writing(), self._acquire():
                 pass
 
     def holds_rounds(self) -> bool:
         """Tell whether a run has finished a round here."""
         if self.summary.exists() or self.model.exists() or checkpoints_in(self.checkpoints):
             return True
-        if not self.metrics.exists():
+        if not self.metrics.is_file():
             return False
         with self.metrics.open("rb") as file:
             return file.readline(LONGEST_LINE).endswith(b"\n")
@@ -120,16 +120,10 @@ class RunFolder:
         """
         raise_lost_stop()  # what was stopped while it started leaves no folder
         tracked = self._tracked if self._lock.exists() else ()  # else it is not a run's
-        try:
+        with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
             held = self._acquire()
             self._held = self._lock.stat()
-        except OSError as error:
-            if error.errno in _DISK_FULL:
-                raise OSError(error.errno, error.strerror, str(self.path)) from error
-            raise UserError(
-                OUTPUT, f"{self.path}: cannot be written to: {error.strerror}"
-            ) from None
         with held, resumable():
             self.check(mode)  # again: a run may have begun and ended in the meantime
             self._tidy()
@@ -150,6 +144,18 @@ class RunFolder:
             return FileLock(self._lock, timeout=0).acquire()  # the kernel's: ends with its process
         except Timeout:
             raise UserError(OUTPUT, f"{self.path}: another run is writing to it") from None
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Refuse a folder that cannot be written to; that the disk is full is no mistake."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _DISK_FULL:
+                raise OSError(error.errno, error.strerror, str(self.path)) from error
+            raise UserError(
+                OUTPUT, f"{self.path}: cannot be written to: {error.strerror}"
+            ) from None
 
     def check_held(self) -> None:
         """Refuse to write where the folder was moved or its lock removed since it was locked.

@@ -59,8 +59,11 @@ def test_run_folder_is_read_without_its_code(start: Start) -> None:
     sys.modules.pop("own")
     Path("own.py").write_text("open('was-here', 'w')")
     assert fp.read_runs("run")["round"].tolist() == [1, 2]
-    for refused in (lambda: start("run", resume=True, **named), lambda: fp.load_model("run")):
-        with pytest.raises(UserError, match="allow_code=True"):
+    for refused, where in (
+        (lambda: start("run", resume=True, **named), r"data_args\.dataset"),
+        (lambda: fp.load_model("run"), r"run/recipe\.yaml: model_args\.model"),
+    ):
+        with pytest.raises(UserError, match=f"^{where}: .*allow_code=True"):
             refused()
     assert not Path("was-here").exists()
 

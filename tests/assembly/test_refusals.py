@@ -3,6 +3,7 @@
 Its own arguments: ``test_run.py``; the command's and a recipe's: ``test_cli.py``, ``recipe/``.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from torch import nn
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, TensorDataset
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.assembly.trial_pass import _single_batches
+from fednnnn_plugin.rounds.loaders import LoaderData
 
 from ..tiny import DATA, HOSPITALS, NET, PARTS, TEST, Start, X, Y
 
@@ -64,6 +67,32 @@ ALONE_CUT = (
     ],
     TEST,
 )
+
+
+class Masking(nn.Module):
+    """Looks up the tokens from ``least`` on."""
+
+    def __init__(self, classes: int, least: int = -1) -> None:
+        super().__init__()
+        self.words, self.head, self.least = nn.Embedding(10, 3), nn.Linear(3, classes), least
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = x >= self.least
+        found = torch.zeros(*x.shape, 3)
+        found[mask] = self.words(x[mask])
+        return self.head(found.mean(1))
+
+
+def weight_normed() -> nn.Module:
+    """Has seen a batch, so that its weight is computed."""
+    layers = nn.Sequential(nn.Embedding(10, 3), nn.utils.weight_norm(nn.Linear(3, 3)))
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(18, 4))
+    model(torch.zeros(1, 6, dtype=torch.int64))
+    return model
+
+
+TOKENS_6 = torch.arange(140 * 6).reshape(140, 6) % 10
+TEN, PADDED = ((x, Y, x[:4], Y[:4]) for x in (TOKENS_6, TOKENS_6.where(TOKENS_6 != 9, -1)))
 FROM_ONE, TWO = (X, Y + 1, TEST[0], TEST[1] + 1), (X, Y % 2, TEST[0], TEST[1] % 2)
 CENTRES = torch.nn.Linear(3, 2)  # a loss that has parameters
 IMAGES = torch.zeros(8, 1, 8, 8, dtype=torch.uint8)
@@ -101,6 +130,8 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
                 "batch_size: 16: .*client 3, .* 33 ",
             ),
             ({"data": ALONE_CUT, "model": normed, "batch_size": 9}, "batch_size: 16: .*client 3"),
+            ({"data": PADDED, "model": Masking(4)}, r"token -1: words of the model"),
+            ({"data": TEN, "model": weight_normed()}, r"cannot be copied: 1\.weight is computed"),
             ({"data": FROM_ONE, "model": nn.Linear(6, 4)}, r"^model_args\.model: .*y - 1"),
             ({"data": TWO, "model": nn.Linear(6, 1)}, r"^model_args\.model: .*bce_with_logits"),
             ({"data": TWO, "model": nn.Linear(6, 4), "metrics": ["roc_auc_ovr"]}, "roc_auc_ovr: "),
@@ -159,3 +190,38 @@ def test_run_refuses_what_does_not_fit(start: Start, given: dict[str, Any], name
         start("run", allow_code=True, **given)
     assert "\n" not in str(refused.value)
     assert not Path("run").exists()
+
+
+class InOrder:
+    """A batch sampler that names the size of its batches alone."""
+
+    batch_size = 16
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[*range(self.count)]])
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.slow
+def test_run_takes_what_only_looks_wrong(start: Start) -> None:
+    """Padding that is masked; batch samplers of a user's own; code that may run by another word."""
+    loaders = [DataLoader(TensorDataset(*p), batch_sampler=InOrder(len(p[1]))) for p in PARTS]
+    for name, given in (
+        ("masked", {"data": PADDED, "model": Masking(4, least=0)}),
+        ("batches", {"data": (loaders, TEST), "model": normed}),
+    ):
+        run = start(name, comm_round=1, allow_code=None, **OBJECTS | given)
+        assert run.summary.rounds == 1
+
+
+def test_single_batches_are_those_of_the_sampler() -> None:
+    """A FedML script may say another number of samples."""
+    for there, said, found in ((9, 8, True), (8, 9, False)):
+        loader = DataLoader(TensorDataset(X[:there], Y[:there]), 4)
+        data = LoaderData({0: loader}, {0: said}, loader, 4)
+        assert bool([*_single_batches(data, 4)]) == found

@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from fednnnn_plugin.followers.trackers import TensorBoard
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.run_folder.provenance import commit
 
-from ..tiny import DATA, NET, QUICK, TEST, cell, follower, quick_run, read_records
+from ..tiny import DATA, NET, QUICK, TEST, Doing, cell, follower, quick_run, read_records
 
 RECIPE = "digits_noniid_b_fednnnn"
 
@@ -90,6 +91,7 @@ OBJECTS = {"random_seed": np.int64(3), "data_dir": Path("😀"), "image_size": n
     [
         ({"overrides": "beta=-1"}, r"overrides: train_args\.beta: -1"),
         ({"overrides": OBJECTS | {"beta": -1}}, r"overrides: train_args\.beta: -1.*\Z"),
+        ({"overrides": [3]}, "overrides: a list: must be a mapping"),
         ({"backend": "mpi"}, "backend: 'mpi': must be 'sp' or 'MPI'"),
         ({"output": "typo", "resume": True}, r"resume=True: .*typo: "),
         *(({"output": here, "overwrite": True}, "output: .*current") for here in (".", "a/..")),
@@ -99,6 +101,21 @@ def test_run_names_a_wrong_argument(own_code: Path, given: dict[str, Any], said:
     with pytest.raises(fp.UserError, match=f"^{said}"):
         fp.run(RECIPE, **given)
     assert not any(own_code.iterdir())
+
+
+def test_summary_is_of_the_run_whose_folder_has_moved(tmp_path: Path) -> None:
+    moving = follower(end=lambda: (tmp_path / "run").rename(tmp_path / "kept"))
+    run = quick_run(tmp_path / "run", comm_round=1, followers=[moving])
+    assert run.summary.final_test_acc == read_records(tmp_path / "kept")[-1]["test_acc"]
+
+
+def test_model_is_tried_in_this_thread_by_a_single_worker(tmp_path: Path) -> None:
+    """Which a signal ends at once; the interpreter waits for others."""
+    threads = list[threading.Thread]()
+    watch = Doing(lambda _, x: (threads.append(threading.current_thread()), x)[1])
+    model = nn.Sequential(watch, nn.Flatten(), nn.Linear(64, 10))
+    quick_run(tmp_path / "run", comm_round=1, model=model)
+    assert threads[0] is threading.main_thread()
 
 
 def accuracy(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:

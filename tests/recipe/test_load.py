@@ -160,6 +160,14 @@ def test_mistakes_have_a_line_each_up_to_twenty(recipe_file: Path) -> None:
         recipe_file.write_text(yaml.safe_dump(sections))
         lines = refused(recipe_file)
         assert (len(lines), lines[-1]) == (21, f"... and {rest} more")  # a missing dataset is one
+    more = {name: dict(SECTIONS[name]) | {"of": 1} for name in SECTIONS}
+    recipe_file.write_text(yaml.safe_dump(more | {"tracking": {}}))
+    lines = refused(recipe_file, "lr=3")
+    in_order = sorted(SECTIONS, key=lambda name: name in ("data_args", "model_args", "train_args"))
+    unknown = [f"{recipe_file}: {name}.of: unknown key" for name in in_order]
+    assert lines[0].startswith(f"{recipe_file}: tracking: unknown section")
+    assert [line.partition(" key")[0] + " key" for line in lines[1:-1]] == unknown
+    assert lines[-1].startswith("--set train_args.lr: unknown key")
 
 
 def test_number_of_a_splits_clients_cannot_be_taken_away(recipe_file: Path) -> None:

@@ -143,7 +143,8 @@ def cohorts(folder: str) -> list[list[int]]:
 
 def test_available_clients_of_a_file_and_a_function(start: Start, content: Content) -> None:
     """Clients 3 and 5 in rounds 1 and 2, then 5, 8, 11 and 12: of these two are drawn."""
-    lines = ["client,first_round,last_round", "3,1,2", "5,1,9", "8,3,4", "11,3,3", "12,3,3"]
+    lines = ["\ufeffclient,first_round,last_round", "3,1,2", "", "5,1,9", "8,3,4", "11,3,3"]
+    lines += ["12,3,3"]
     Path("there.csv").write_text("\n".join(lines))
     with Path("own.py").open("a") as file:
         file.write("\n\ndef there(number):\n    return {3: {12, 8, 5, 11}}.get(number, (5, 3))\n")
@@ -156,7 +157,7 @@ def test_available_clients_of_a_file_and_a_function(start: Start, content: Conte
     *first, last = cohorts("file")
     assert first == [[3, 5], [3, 5]]
     assert {*last} < {5, 8, 11, 12}
-    start("turns", client_availability="there.csv", client_sampling="round_robin", **given)
+    start("turns", client_availability=Path("there.csv"), client_sampling="round_robin", **given)
     assert cohorts("turns") == [[3, 5], [3, 5], [5, 8]]
     Path("there.csv").write_text("\n".join([*lines, "9,3,3"]))
     with pytest.raises(UserError, match="resume=True: availability "):
@@ -168,6 +169,7 @@ def test_available_clients_of_a_file_and_a_function(start: Start, content: Conte
     [
         (["client,first,last"], "line 1: must be client,first_round,last_round"),
         (["client,first_round,last_round", "20,1,2"], "line 2: must be a client of 0 to 19"),
+        (["client,first_round,last_round", f"2,1,{'9' * 5000}"], "line 2: must be a client"),
         (["client,first_round,last_round", "2,1,1"], "round 2: no client is available"),
         (None, "cannot be read"),
     ],
