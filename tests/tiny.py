@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.assembly.federation import run_federation
+from fednnnn_plugin.assembly.functions import find_functions
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.models import create_model
@@ -71,6 +72,7 @@ class Tiny:
         inputs: dict[str, Any] = {"data": self._data, "device": torch.device("cpu")}
         inputs |= {key: given.pop(key) for key in Inputs._fields if key in given}
         recipe = tiny_recipe(**given)
+        inputs.setdefault("functions", find_functions(recipe, custom_trainer="trainer" in inputs))
         inputs.setdefault("model", create_model("nnnn_digits", recipe.common_args.random_seed))
         if isinstance(inputs["data"], LoaderData):  # a script's own, not the recipe's
             defaults = DataArgs.model_construct(dataset="digits")

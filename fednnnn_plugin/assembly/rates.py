@@ -36,11 +36,16 @@ def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rat
     rate, given = train.learning_rate, train.learning_rate_schedule
     if given is None:
         decay = train.learning_rate_decay or 1.0
-        return None if decay == 1 else lambda number: rate * decay ** (number - 1)
-    settings: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
+        if decay == 1:
+            return None
+        settings: dict[str, Any] = {"name": "exponential", "decay": decay}
+        where = f"train_args.learning_rate_decay: {decay:g}"
+    else:
+        settings = {"name": given} if isinstance(given, str) else dict(given)
+        where = f"{SCHEDULE}: {printable(settings['name'])}"
     name, warmup = settings.pop("name"), settings.pop("warmup_rounds", 0)
     warm = warm_up_rates(rate, warmup)[: train.comm_round]
-    left, where = train.comm_round - len(warm), f"{SCHEDULE}: {printable(name)}"
+    left = train.comm_round - len(warm)
     make = own or TORCH_SCHEDULES.get(name)
     if name in SCHEDULES:
         factors = schedule_factors(name, settings)

@@ -1,13 +1,14 @@
 """The server rules as strategies of Flower, each under its name: ``FedNNNN``, ``NormNorm``, ….
 
-A rule of your own that is registered by :func:`fednnnn_plugin.rule` is one, too.
+A rule that needs clients of a method, as FedProx and FedDyn, is none. A rule of your own that is
+registered by :func:`fednnnn_plugin.rule` is one.
 """
 
 from importlib.util import find_spec
 
 from fednnnn_plugin.errors import UserError
 
-if find_spec("flwr") is None or find_spec("flwr.serverapp") is None:
+if find_spec("flwr") is None or find_spec("flwr.app.typing") is None:
     raise UserError(
         "fednnnn_plugin.flower",
         "needs Flower 1.42 or later, on Python 3.11 or later and not beside FedML",

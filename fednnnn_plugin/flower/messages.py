@@ -57,7 +57,7 @@ def client_result(reply: Message, samples_key: str) -> ClientResult | None:
     found, samples = evaluation_of(metrics), metrics.get(samples_key)
     if found.accuracy is None and found.loss is None:
         return None
-    count = int(samples) if isinstance(samples, int | float) and samples >= 0 else 0
+    count = int(samples) if isinstance(samples, int | float) and 0 <= samples < math.inf else 0
     return ClientResult(f"node {reply.metadata.src_node_id}", count, found.accuracy, found.loss)
 
 

@@ -12,10 +12,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAvg, Result
-from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consistency
+from flwr.serverapp.strategy.strategy_utils import (
+    aggregate_metricrecords,
+    validate_message_reply_consistency,
+)
 from torch import nn
 
-from fednnnn_plugin.errors import UserError, check_known, printable, reason
+from fednnnn_plugin.errors import UserError, check_known, printable, reason, shown
 from fednnnn_plugin.flower.messages import (
     client_result,
     evaluation_of,
@@ -44,9 +47,10 @@ class RuleStrategy(FedAvg):
 
     The norms of a round are in its ``MetricRecord``, beside what the clients measured: ``N``,
     ``E``, ``N/E``, ``client-norms`` (minimum, median, maximum), ``server-update-norm``, and the
-    counts ``clients``, ``rejected``, ``failed`` (of the rejected, those that sent an error or
-    another model; the others sent numbers that are not finite) and ``clipped``. A round with no
-    valid reply leaves both models as they are, with a warning.
+    counts ``clients``, ``rejected``, ``failed`` (of the rejected, those that sent an error, another
+    model or, with ``"samples"``, no positive weight; the others sent numbers that are not finite,
+    or no counts) and ``clipped``. A round with no valid reply leaves both models as they are, with
+    a warning. Metrics of clients that do not fit each other are left out, with a warning.
 
     Args:
         trainable: names of the trained parameters, or the model, whose parameters with
@@ -93,6 +97,8 @@ class RuleStrategy(FedAvg):
             check_known(f"{rule.name}: setting", name, [*rule.keys, *own, *flowers])
         self._settings = rule.settings(options)
         super().__init__(**{name: options[name] for name in options.keys() - rule.keys})
+        if isinstance(trainable, str):
+            raise UserError("trainable", shown(trainable), "must be a model, or a list of names")
         self._trainable = trainable if isinstance(trainable, nn.Module | None) else list(trainable)
         self._weighting, self._longest = client_weighting, max_client_norm
         self._paths = file_to_write("state_path", state_path), metrics_path
@@ -145,7 +151,7 @@ class RuleStrategy(FedAvg):
         for name, found in vars(result).items():
             if isinstance(found, dict):  # by the number of the round
                 setattr(result, name, {done + number: each for number, each in found.items()})
-        if not left:
+        if self._returned is None:  # no round, or none with a valid reply
             result.arrays = arrays
         return result
 
@@ -184,10 +190,11 @@ class RuleStrategy(FedAvg):
         if self.fraction_train == 0.0 or server is None:
             return None, None
         server.records.clients_came()
+        replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
         total = server.begin_sum()
         accepted = [reply.content for reply in replies if self._add(total, server, reply)]
         closed = server.close_round(total)
-        metrics = self._client_metrics(accepted)
+        metrics = self._client_metrics(accepted) or MetricRecord()
         metrics.update(round_metrics(closed))
         if not accepted:
             _log.warning("round %d: no valid reply: the model stays", server.done)
@@ -204,9 +211,10 @@ class RuleStrategy(FedAvg):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return the clients' metrics, averaged as by Flower's FedAvg."""
+        """Return the clients' metrics, averaged as by Flower's FedAvg; None if they do not fit."""
         replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
-        found = super().aggregate_evaluate(self._before + server_round, replies)
+        averaged, number = super().aggregate_evaluate, self._before + server_round
+        found = _if_they_fit(lambda: averaged(number, replies), self.evaluate_metrics_aggr_fn)
         if found is not None and self._server is not None:
             results = [client_result(reply, self.weighted_by_key) for reply in replies]
             known = [result for result in results if result is not None]
@@ -233,13 +241,29 @@ class RuleStrategy(FedAvg):
             _log.warning("round %d: %s: left out: %s", server.done + 1, client, why)
             return False
 
-    def _client_metrics(self, replies: list[RecordDict]) -> MetricRecord:
+    def _client_metrics(self, replies: list[RecordDict]) -> MetricRecord | None:
         """Return the clients' metrics, averaged by Flower where they fit each other."""
         if not replies:
-            return MetricRecord()
-        try:
-            validate_message_reply_consistency(replies, self.weighted_by_key, False)
-            return self.train_metrics_aggr_fn(replies, self.weighted_by_key)
-        except (InconsistentMessageReplies, ZeroDivisionError) as error:
-            _log.warning("clients' metrics: left out: %s", reason(error))
-            return MetricRecord()
+            return None
+        average, key = self.train_metrics_aggr_fn, self.weighted_by_key
+
+        def averaged() -> MetricRecord:
+            validate_message_reply_consistency(replies, key, False)
+            return average(replies, key)
+
+        return _if_they_fit(averaged, average)
+
+
+def _if_they_fit(averaged: Callable[[], MetricRecord | None], by: object) -> MetricRecord | None:
+    """Return clients' metrics averaged ``by`` a function, None where they do not fit each other.
+
+    What a function of the user's raises is raised.
+    """
+    unfit: tuple[type[Exception], ...] = (InconsistentMessageReplies, ZeroDivisionError)
+    if by is aggregate_metricrecords:  # of lists of other lengths, or a number beside a list
+        unfit += (ArithmeticError, TypeError, ValueError)
+    try:
+        return averaged()
+    except unfit as error:
+        _log.warning("clients' metrics: left out: %s", reason(error))
+        return None

@@ -118,6 +118,7 @@ class KeptServer:
             update = replace(
                 still.finish(),
                 clients=0,
+                largest_share=0.0,
                 rejected=total.rejected,
                 by_client=kept_clients(total.seen.others),
             )

@@ -97,9 +97,9 @@ class ClientSum:
             client: its number or name in the record.
 
         Returns:
-            False if the client was rejected: an element, also of a buffer, is NaN or infinite, an
-            integer buffer cannot be a count, or the update is outside the exact range. It is
-            counted in ``rejected`` only.
+            False if the client was rejected: an element, also of a buffer that it has moved, is NaN
+            or infinite, an integer buffer cannot be a count, or the update is outside the exact
+            range. It is counted in ``rejected`` only.
 
         Raises:
             UserError: missing trainable or extra names, another shape or kind of number, a weight

@@ -15,7 +15,9 @@ Params = Iterable[Tensor] | Iterable[dict[str, Any]]
 Closure = Callable[[], float]
 Loss = Any  # what the closure returns, or None
 
-#: ``N ≤ NEAR_ZERO · E`` counts as N = 0: below it float32 leaves only rounding noise in S.
+#: ``N ≤ NEAR_ZERO · E`` counts as N = 0. Where updates cancel, S is rounding noise of about
+#: ``eps ‖w_t‖ / ‖Δ‖`` times E, which may be more than that: of float32 models with ``‖Δ‖`` far
+#: below ``‖w_t‖``, and of half precision.
 NEAR_ZERO = 1e-6
 
 

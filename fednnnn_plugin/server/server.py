@@ -138,17 +138,19 @@ class Server:
 
         Raises:
             UserError: no client was accepted.
-            RunError: the served model overflowed.
+            RunError: the served or the evaluation model overflowed.
         """
         update = total.finish()
         with isolated_generators(seed, "rule", number):
             after, move = self.apply(state, update)
+        remedy = "smaller steps may help: learning_rate, max_grad_norm or the rule's own"
         if not math.isfinite(move.server_update_norm):
             raise RunError(
                 f"round {number}: the served model is no longer finite: the server moved it by "
-                f"{move.server_update_norm}; smaller steps may help: learning_rate, "
-                "max_grad_norm or the rule's own"
+                f"{move.server_update_norm}; {remedy}"
             )
+        if not after.evaluation.vector.isfinite().all():
+            raise RunError(f"round {number}: the evaluation model is no longer finite; {remedy}")
         return update, after, move
 
     def _kept(self, memory: Memory) -> Memory:

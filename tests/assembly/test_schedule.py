@@ -51,6 +51,9 @@ def test_decay_is_the_short_form_of_the_exponential(tiny: Tiny, content: Content
     tiny("short", learning_rate_decay=0.7, worker_num=1)
     tiny("long", learning_rate_schedule={"name": "exponential", "decay": 0.7}, worker_num=2)
     assert content(tiny.folder / "short") == content(tiny.folder / "long")
+    assert rates(tiny.folder / "short") == pytest.approx([0.05, 0.05 * 0.7, 0.05 * 0.7**2])
+    with pytest.raises(fp.UserError, match=r"^train_args\.learning_rate_decay: 1e-30: round 3: "):
+        tiny("least", learning_rate_decay=1e-30)
     tiny("none")
     assert "client_learning_rate" not in tiny.records("none")[0]
 

@@ -112,7 +112,69 @@ def test_round_without_a_valid_reply_moves_nothing(tmp_path, caplog) -> None:
     assert result.train_metrics_clientapp[2]["clients"] == 0
     runs = fp.read_runs(tmp_path)
     assert runs["clients"].tolist() == [2, 0, 2]
+    assert read_records(tmp_path)[1]["largest_share"] == 0.0
     assert runs["server_update_norm"].tolist() == [3.0, 0.0, 4.5]
+
+
+def test_run_without_a_valid_reply_returns_the_model_that_it_has(tmp_path) -> None:
+    """That of the state, or the initial one."""
+    lost: Train = lambda *_: Error(1, "x")  # noqa: E731
+    start_at, kept = {"w": torch.ones(2)}, {"state_path": tmp_path / "state"}
+    nothing, _ = start(FedNNNN(beta=0.7, gamma=0.6), {1: lost, 2: lost}, start_at)
+    assert_close(tensors(nothing), start_at, **EXACT)
+    good, _ = start(FedNNNN(beta=0.7, gamma=0.6, **kept), TWO, ZERO)
+    again, _ = start(FedNNNN(beta=0.7, gamma=0.6, **kept), {1: lost, 2: lost}, ZERO, 2)
+    assert_close(tensors(again), tensors(good), **EXACT)
+
+
+def measuring(client: Train, **found: Any) -> Train:
+    def train(number: int, state: State) -> RecordDict:
+        metrics = MetricRecord({"num-examples": 1.0, **found})
+        return RecordDict({"arrays": ArrayRecord(client(number, state)), "metrics": metrics})
+
+    return train
+
+
+@pytest.mark.parametrize(("one", "other"), [([1.0], [1.0, 2.0]), (1.0, [1.0]), ([1.0], 1.0)])
+def test_metrics_that_do_not_fit_each_other_are_left_out(one, other, caplog) -> None:
+    """Also of an evaluation, where a client may report more than another."""
+    clients = {1: measuring(TWO[1], a=one), 2: measuring(TWO[2], a=other)}
+    grid = ClientsHere(clients, lambda *_: float("inf"))
+    grid.found = {1: {"accuracy": 0.5}, 2: {"loss": 0.5}}
+    by = FedNNNN(beta=0.7, gamma=0.6)
+    result = by.start(grid, ArrayRecord(ZERO), 1)
+    metrics = result.train_metrics_clientapp[1]
+    assert (metrics["E"], "a" in metrics) == (3.5, False)
+    assert not result.evaluate_metrics_clientapp
+    assert caplog.text.count("clients' metrics: left out") == 2
+
+    def own(replies: list[RecordDict], _: str) -> MetricRecord:
+        raise ValueError("the user's own")
+
+    by = FedNNNN(beta=0.7, gamma=0.6, train_metrics_aggr_fn=own)
+    with pytest.raises(ValueError, match="the user's own"):
+        start(by, TWO, ZERO)
+
+
+def test_client_of_no_finite_count_has_none_on_record(tmp_path: Path) -> None:
+    grid = ClientsHere(TWO, lambda *_: float("inf"))
+    grid.found = {node: {"accuracy": 0.5} for node in TWO}
+    made = FedNNNN(beta=0.7, gamma=0.6, metrics_path=tmp_path)
+    made.evaluate_metrics_aggr_fn = lambda *_: MetricRecord({"accuracy": 0.5})
+    made.start(grid, ArrayRecord(ZERO), 1)
+    assert (tmp_path / "clients.csv").read_text().splitlines()[1:] == [
+        *("1,node 1,0,0.5,", "1,node 2,0,0.5,")
+    ]
+
+
+def test_metrics_do_not_depend_on_the_order_of_replies() -> None:
+    found = {1: 1e16, 2: 1.0, 3: -1e16, 4: 1.0}
+    clients = {node: measuring(TWO[1], a=value) for node, value in found.items()}
+    one, other = (
+        start(FedNNNN(beta=0.7, gamma=0.6), {node: clients[node] for node in order}, ZERO)[0]
+        for order in ((1, 2, 3, 4), (4, 3, 2, 1))
+    )
+    assert one.train_metrics_clientapp[1]["a"] == other.train_metrics_clientapp[1]["a"]
 
 
 class Net(nn.Module):
@@ -229,6 +291,7 @@ def test_files_of_another_federation_are_refused(
         ({"beta": 0.7, "gamma": 0.6, "fraction_trian": 0.5}, "did you mean 'fraction_train'"),
         ({"beta": 0.7, "gamma": 0.6, "client_weighting": "sample"}, "did you mean 'samples'"),
         ({"beta": 0.7, "gamma": 0.6, "max_client_norm": -1}, "max_client_norm: -1"),
+        ({"beta": 0.7, "gamma": 0.6, "trainable": "w"}, "trainable: 'w': must be a model"),
         ({"beta": 0.7, "gamma": 0.6, "state_path": "/proc/x/state"}, "state_path: /proc/x/state"),
     ],
 )

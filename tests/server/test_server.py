@@ -8,7 +8,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
+from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import Layout, State
 from fednnnn_plugin.server.rules import RULES, rule
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
@@ -200,3 +202,15 @@ def test_state_of_another_model_is_not_restored(change: dict[str, Tensor | None]
     federation.restored(stored)
     other = {name: x for name, x in (stored | change).items() if x is not None}
     assert federation.server.restore(other, torch.device("cpu")) is None
+
+
+def test_evaluation_model_that_overflows_is_an_error() -> None:
+    """``w_t + S`` is out of fp16's range, and the served model not yet, under a small β."""
+    start = {"w": torch.full((2,), 60_000.0, dtype=torch.float16)}
+    layout = Layout(start, ["w"])
+    server = Server(RULES["NormNorm"], {"beta": 0.1}, layout, 1)
+    state = server.start(start)
+    total = ClientSum(layout, state.served, None)
+    assert total.add({"w": torch.full((2,), 72_000.0)}, 1.0)
+    with pytest.raises(RunError, match=r"^round 1: the evaluation model is no longer finite"):
+        server.close_round(1, state, total, seed=0)

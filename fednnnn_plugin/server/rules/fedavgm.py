@@ -16,8 +16,9 @@ class FedAvgM(Optimizer):
 
     .. math:: v_{t+1} = γ v_t + (1 - δ) S, \quad w_{t+1} = w_t + η v_{t+1}, \quad v_0 = 0
 
-    The source has no dampening δ, and η = 1; δ = γ is the form of Reddi et al. (2021), of which
-    FedAdam is the adaptive one. Unlike PyTorch's SGD the first step is dampened too.
+    The source's equations have no dampening δ, and η = 1; its experiments take Nesterov's step,
+    which is not here. With δ = γ, v is m of algorithm 2 of Reddi et al. (2021), of which FedAdam is
+    the adaptive form. Unlike PyTorch's SGD the first step is dampened too.
     :class:`~fednnnn_plugin.Momentum`, the paper's, is the same move with η = 1 and δ = 0, but tests
     the plain average ``w_t + S``; here the model that is served, ``w_{t+1}``, is tested.
 

@@ -25,8 +25,10 @@ class FedDyn(Optimizer):
         w_{t+1} = w_t + S - \frac{1}{α} h_{t+1}, \quad h_0 = 0
 
     for the accepted clients A of K. With ``client_weighting: uniform`` S is their mean, as in the
-    source, whose model, ``w_{t+1}``, is tested. The clients' part is
-    ``client_method: feddyn``, with the same α.
+    source. ``w_{t+1}`` is tested, with which its algorithm ends; the authors' code tests
+    ``w_t + S``, and has another α for each client where they differ in size. The clients' part is
+    ``client_method: feddyn``, with the same α. Where ``max_client_norm`` clips, h has the clipped
+    update, and the client's ``g_k`` the whole one: h is then not their mean any more.
 
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
