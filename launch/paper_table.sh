@@ -2,8 +2,8 @@
 # Make the paper's whole table, with three seeds, in the order in which its parts tell most.
 #
 #   launch/paper_table.sh [--precision P] [options of reproduce.sh] [-- fednnnn run options]
-#   launch/paper_table.sh --precision tf32 --jobs 3       # on a GPU; on CPUs it takes months
-#   launch/paper_table.sh --rounds 2 --results /tmp/try   # a rehearsal
+#   launch/paper_table.sh --precision tf32 --jobs 3 --results table   # on a GPU; on CPUs: months
+#   launch/paper_table.sh --rounds 2 --results /tmp/try               # a rehearsal
 #
 #   --precision P   of CIFAR-10 alone: fp32, tf32 or bf16; MNIST has the recipes' fp32
 #

@@ -239,6 +239,9 @@ def test_short_options_are_for_what_people_change_most() -> None:
         )
         assert (loaded.device_args.gpu_id, loaded.device_args.using_gpu) == (1, True)
     text = find_recipe("digits_noniid_b_fednnnn").read_text()
+    Path("gpu.yaml").write_text(text.replace("using_gpu: true", "device_type: gpu"))
+    loaded = load_recipe(Path("gpu.yaml"), short_overrides("gpu.yaml", {"device": "cpu"}))
+    assert not loaded.device_args.wants_gpu
     Path("mine.yaml").write_text(text.replace("FedNNNN", "mine:A"))
     assert short_overrides("mine.yaml", {"method": "mine:B"}) == [
         "train_args.federated_optimizer=mine:B"  # which may have the keys of mine:A

@@ -50,7 +50,8 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
         for key in ("train_args.comm_round", STOP, "tracking_args.label", *PLACEMENT):
             changed.pop(key, None)
     if changed:
-        only = f"only train_args.comm_round, {STOP}, and what places ranks on GPUs and cores"
+        only = f"only train_args.comm_round, {STOP}, tracking_args.label, and what places ranks on "
+        only += "GPUs and cores"
         raise UserErrors(
             UserError(
                 RESUME,

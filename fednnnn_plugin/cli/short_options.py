@@ -44,12 +44,13 @@ def short_overrides(recipe: str, given: Mapping[str, object]) -> list[str]:
 
 
 def _device(text: str) -> list[str]:
+    overruled = "device_args.device_type=null"
     if text == "cpu":
-        return ["device_args.using_gpu=false"]
+        return [overruled, "device_args.using_gpu=false"]
     match = re.fullmatch(r"gpu(?::(\d+))?", text)
     if not match:
         raise UserError("--device", printable(text), "must be cpu, gpu or gpu:N")
-    return ["device_args.using_gpu=true", f"device_args.gpu_id={match[1] or 0}"]
+    return [overruled, "device_args.using_gpu=true", f"device_args.gpu_id={match[1] or 0}"]
 
 
 def _clients(text: str) -> list[str]:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fednnnn_plugin.client.methods import METHODS
+from fednnnn_plugin.data.sets import find_dataset
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fedml.keys import (
     OWN_TRAINING,
@@ -98,6 +99,8 @@ def script_recipe(
         client = find_client_method(given.get("client_method"), rule, caller)
         methods = {*rule.keys, *client.keys}
     keys = {section: set(own_keys(section)) for section in SECTIONS}
+    if named_set := find_dataset(given["dataset"]):
+        keys["data_args"] |= {*named_set.arguments}
     keys["train_args"] |= set(method_keys()) - (_FEDMLS - methods)
     values = {name: {key: given[key] for key in own if key in given} for name, own in keys.items()}
     return build(Path(file).stem or str(named or "args"), values, caller)

@@ -78,8 +78,9 @@ def summary(
         ``final`` one, of the last tested round, as means over the seeds that have one, with the
         sample standard deviations ``best_sd`` and ``final_sd`` (NaN for one seed). With a
         ``target`` also ``reached``, the number of seeds that reached it, and ``rounds_to_target``,
-        the mean over the seeds of the first round that reached it; NaN unless all seeds did. Of
-        several runs with the same settings and seed the longest is used, with a warning.
+        the median over all seeds of the first round that reached it, where a seed that did not is
+        later than all that did: NaN unless more than half did. Of several runs with the same
+        settings and seed the longest is used, with a warning.
 
     Raises:
         UserError: no table of :func:`read_runs`, an empty one, or a ``target`` out of range.
@@ -90,7 +91,7 @@ def summary(
     if target is not None:
         metric, value = parsed_target(target)
         found = reaching(outcomes(runs, metric, value)).set_index(LINE)
-        table["reached"], table["rounds_to_target"] = found["reached"], found["rounds"]
+        table["reached"], table["rounds_to_target"] = found["reached"], found["median"]
     return table.reset_index()
 
 

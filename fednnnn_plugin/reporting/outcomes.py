@@ -57,17 +57,15 @@ def averaged(every: pd.DataFrame) -> pd.DataFrame:
 def reaching(every: pd.DataFrame) -> pd.DataFrame:
     """For each line of ``outcomes`` its ``seeds``, how many ``reached`` the target, and when.
 
-    ``rounds`` is the mean, NaN unless all seeds did; ``median`` is over all seeds, of which one
-    that did not is later than all that did: NaN unless more than half did.
+    ``median`` is over all seeds, of which one that did not is later than all that did: NaN unless
+    more than half did.
     """
     every = every.assign(tested=every["best"].notna(), late=every["reached"].fillna(math.inf))
     numbers = every.groupby(LINE, sort=False).agg(
         seeds=("run", "size"), reached=("reached", "count"), tested=("tested", "any"),
-        rounds=("reached", "mean"), median=("late", "median"),
+        median=("late", "median"),
     ).reset_index()  # fmt: skip
-    all_of_them = numbers["reached"] == numbers["seeds"]
-    median = numbers["median"].where(numbers["median"] < math.inf)
-    return numbers.assign(rounds=numbers["rounds"].where(all_of_them), median=median)
+    return numbers.assign(median=numbers["median"].where(numbers["median"] < math.inf))
 
 
 def with_values(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:

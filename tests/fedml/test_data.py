@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.dirichlet import class_by_class_shares
 from fednnnn_plugin.fedml.loaders import staged_data
+from fednnnn_plugin.fedml.settings import script_recipe
 
 from .rounds import CPU, fedml_args, refused
 
@@ -148,3 +149,10 @@ def test_class_by_class_is_fedmls_dirichlet(monkeypatch) -> None:
     expected = np.stack([np.bincount(labels[theirs[k]], minlength=10) for k in range(20)])
     assert np.abs(ours - expected).max() <= 1
     assert (ours != expected).sum() <= 8
+
+
+def test_keys_of_a_named_data_set_count(tmp_path) -> None:
+    given = {"dataset": "EMNIST", "data_cache_dir": str(tmp_path), "split": "letters"}
+    with refused("data_cache_dir: .*emnist-letters-train-images"):
+        load(**given)
+    assert script_recipe(fedml_args(**given | OURS)).data_args.arguments == {"split": "letters"}

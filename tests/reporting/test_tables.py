@@ -58,6 +58,14 @@ def test_summary_and_table_by_hand(make_run) -> None:
         assert found.loc["FedNNNN"].to_dict() == pytest.approx(row, nan_ok=True)
 
 
+def test_rounds_to_a_target_are_the_median_over_seeds(make_run) -> None:
+    """Of rounds 1 and 3, and a seed that never gets there, which is later than both."""
+    for seed, reached in enumerate(((0.9, 0.9, 0.9, 0.9), (0.1, 0.2, 0.9, 0.1), (0.1,) * 4)):
+        folder = make_run("FedNNNN", seed=seed, change=curve(*reached))
+    [row] = fp.summary(fp.read_runs(folder.parent), target=0.8).to_dict("records")
+    assert (row["reached"], row["rounds_to_target"]) == (2, 3)
+
+
 def test_conditions_have_the_papers_names(make_run) -> None:
     for settings, condition in (
         ({"partition_method": "dirichlet", "partition_alpha": 0.3}, "MNIST Dirichlet, B (α 0.3)"),
@@ -270,7 +278,7 @@ def test_first_metric_judges(make_run, lower: bool) -> None:
     )
     assert [*table.rows["final"]] == ["0.7500 (1)", "0.2500 (1)"]
     assert table.strong == {(int(lower), "best"), (int(lower), "final")}
-    rounds = tables.rounds_to(runs, 0.25).numbers["rounds"].tolist()
+    rounds = tables.rounds_to(runs, 0.25).numbers["median"].tolist()
     assert rounds == ([2, 2] if lower else [1, 1])
 
 
