@@ -91,7 +91,7 @@ def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **opt
     executors.TRAINING = options["training"]
     device, precision = torch.device(name), options["precision"]
     batching = "auto" if device.type == "cuda" else clients  # a CPU alone would choose 1
-    with numerics(precision):
+    with numerics(precision, device):
         product = ceiling(precision, device)
     click.echo(f"{clients} clients, {precision}, matrix product {product / 1e12:.2f} TFLOP/s\n")
     rows = [("", *f"{HEAD} a step".split(", "))]
@@ -116,7 +116,8 @@ def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **opt
         groups = plan_groups(range(clients), sizes, width)
         sequential, longest = steps(groups, sizes, sgd), epoch_steps(max(sizes), sgd)
         largest = sgd.epochs * longest
-        a_step = launches(recipe, held, device, groups[0]) / min(3, longest)
+        with numerics(precision, device):
+            a_step = launches(recipe, held, device, groups[0]) / min(3, longest)
         rows.append(
             (
                 *(condition, f"{best.train:.3f}", f"{best.aggregate:.3f}", f"{one_by_one:.3f}"),

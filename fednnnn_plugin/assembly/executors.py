@@ -129,6 +129,7 @@ def make_executor(
         augmentation=augmentation,
     )
     training: Training = partial(train_alone, sgd, batches)
+    give_back = None
     if most > 1 and TRAINING == "slots":
 
         def stage(positions: Tensor) -> Batch:
@@ -136,7 +137,10 @@ def make_executor(
 
         streams = CudaStreams(device) if device.type == "cuda" else OneStream()
         slots = Slots(sgd, model, stage, streams)
-        training = partial(train_in_slots, slots, batches, own_seed)
+        training, give_back = (
+            partial(train_in_slots, slots, batches, own_seed),
+            slots.give_back_memory,
+        )
     elif most > 1:
         graphs = None
         if on_gpu := device.type == "cuda":
@@ -145,8 +149,9 @@ def make_executor(
         groups = GroupSGD(
             sgd, model, batches.images, batches.labels, normalise, graphs, augmentation
         )
-        training = TrainTogether(groups, batches, own_seed, ahead=on_gpu)
-    return executor(training, own_test or batches)
+        training = together = TrainTogether(groups, batches, own_seed, ahead=on_gpu)
+        give_back = together.give_back_memory
+    return executor(training, own_test or batches, give_back=give_back)
 
 
 def _own_test(inputs: Inputs, seed: int) -> OwnTest | None:

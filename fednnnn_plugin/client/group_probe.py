@@ -32,7 +32,7 @@ def why_not_together(
 
     Two clients take two steps each on the CPU in float64, together and one after the other: what
     comes out must be the same. The first five of ``images`` ``[n, …]`` and ``labels`` are theirs. A
-    model that draws must draw for each client what it draws for it alone.
+    model that draws must draw for each client what it draws for it alone, on the CPU.
     """
     sgd = replace(sgd, precision="fp64", epochs=_EPOCHS, local_steps=None, batch_size=max(_SIZES))
     model = copy.deepcopy(model).to("cpu", torch.float64).train()

@@ -149,7 +149,7 @@ class GroupSGD:
             staged = orders if isinstance(orders, Staged) else self.stage(orders)
             return self._train(start, staged, before_step, round_number, correction, seeds, group)
         except BaseException:
-            self._give_back_memory()
+            self.give_back_memory()
             raise
 
     def _train(
@@ -219,7 +219,8 @@ class GroupSGD:
             counts[row] += 1
         return inputs
 
-    def _give_back_memory(self) -> None:
+    def give_back_memory(self) -> None:
+        """Let go of the widest group's memory, and of the graphs that are of it."""
         self._memory = None
         if self._graphs:
             self._graphs.clear()
@@ -230,7 +231,7 @@ class GroupSGD:
             if self._memory is not None:  # groups may take turns of which none is the largest
                 most, longest = self._memory.positions.shape
                 clients, samples = max(clients, most), max(samples, longest)
-            self._give_back_memory()
+            self.give_back_memory()
             vector, *buffers = (
                 torch.empty(clients, *tensor.shape, dtype=tensor.dtype, device=tensor.device)
                 for tensor in start.tensors

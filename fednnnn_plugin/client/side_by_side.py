@@ -19,7 +19,8 @@ class SideBySide(TorchFunctionMode):
 
     ``shares`` ``[m, n]`` is 1/k for each of the k samples of a client's batch, 0 for those that pad
     it, which batch normalisation leaves out; None where none does. Dropout draws by each client's
-    generator, in which its batch has ``lengths`` samples, what it draws for the client alone.
+    generator, in which its batch has ``lengths`` samples; on a CPU what it draws for the client
+    alone.
     """
 
     def __init__(

@@ -150,7 +150,8 @@ class Slots:
             {name: x.new_empty(m, *x.shape) for name, x in start.buffers.items()},
         )
         anchor = sgd.anchor(start.vector)
-        plain = correction is None and sgd is self._sgd and sgd.optimizer is None
+        # A user's forward pass may do what a graph would not do again.
+        plain = not (generators or correction or sgd.optimizer) and sgd is self._sgd
         contexts = generators or [nullcontext() for _ in orders]
         loads = [0] * len(self._slots)
         with self._side_by_side():
@@ -173,6 +174,10 @@ class Slots:
                         rows[place].copy_(tensor)
         return trained
 
+    def give_back_memory(self) -> None:
+        """Let go of the slots, and of the graphs that are of them."""
+        self._slots = []
+
     @property
     def _refused(self) -> bool:
         """Whether a slot could not capture a step: no other one tries."""
@@ -185,7 +190,7 @@ class Slots:
         try:
             yield
         except BaseException:
-            self._slots = []
+            self.give_back_memory()
             raise
         finally:
             self._streams.end()

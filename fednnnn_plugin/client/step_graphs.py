@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 
 import torch
+from torch.torch_version import TorchVersion
 
 from fednnnn_plugin.processes.devices import is_out_of_memory
 
@@ -73,8 +74,29 @@ class CudaCapture:
                 step()
             except BaseException:
                 with suppress(RuntimeError):  # of a capture that has failed: not the reason
-                    graph.capture_end()
+                    self._end(graph)
                 raise
-            graph.capture_end()
+            self._end(graph)
         current.wait_stream(self._stream)
         return graph.replay
+
+    def _end(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a capture; PyTorch before 2.12 holds one that has failed for underway (#180395)."""
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            if TorchVersion(torch.__version__) < (2, 12):  # type: ignore[operator]
+                self._forget_capture()
+            raise
+
+    def _forget_capture(self) -> None:
+        """Leave PyTorch's allocator and generator as if no capture had begun.
+
+        Else no memory is given back any more, and nothing can be drawn on the GPU.
+        """
+        device = self._stream.device.index
+        for forget in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
+            with suppress(RuntimeError):
+                forget(device, self._pool)
+        generator = torch.cuda.default_generators[device]
+        generator.graphsafe_set_state(generator.clone_state())

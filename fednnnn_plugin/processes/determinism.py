@@ -54,6 +54,14 @@ def _logged_warnings() -> Iterator[None]:
             text = str(message)
             if "deterministic" not in text:
                 others(message, *where, **more)
+            elif text.startswith("Deterministic behavior was enabled"):  # of a first product
+                if _WORKSPACE not in named:
+                    named.add(_WORKSPACE)
+                    _log.warning(
+                        "products on the GPU are not deterministic: the program has made one "
+                        "before the run: set %s=%s in its environment",
+                        *(_WORKSPACE, _FIXED),
+                    )
             elif (operation := text.split(maxsplit=1)[0]) not in named:
                 named.add(operation)
                 _log.warning(

@@ -12,6 +12,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.rounds.augmentation import Augmentation
 from fednnnn_plugin.rounds.loaders import LoaderData, batches_in
 from fednnnn_plugin.seeds import torch_generator
+from fednnnn_plugin.server.transfer import to_device
 
 Batch = tuple[Tensor, Tensor]
 AnyOrder = bool | Callable[[Tensor], bool]
@@ -186,7 +187,7 @@ class TensorBatches(Batches):
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
         steps = count()
         for order in self.orders(client, round_number):
-            picks = order.to(self._device).split(self._sgd.batch_of(len(order)))
+            picks = to_device(order, self._device).split(self._sgd.batch_of(len(order)))
             batches = ((self.images[picked], self.labels[picked]) for picked in picks)
             yield self._in_training(batches, client, round_number, steps)
 
@@ -200,7 +201,7 @@ class TensorBatches(Batches):
         images, labels = (self.images, self.labels) if self._held_out else self._test
         for client, positions in enumerate(self._tested_on):
             if len(positions):
-                for picked in positions.to(self._device).split(self._test_batch):
+                for picked in to_device(positions, self._device).split(self._test_batch):
                     yield client, (images[picked], labels[picked])
 
     def test(self) -> Iterable[Batch]:

@@ -60,7 +60,8 @@ class Executor:
     model a worker, whatever the size of the cohort. A ``seed`` is for a model, data or training
     that may draw from the global generators: they are then seeded for each client, and for each
     batch of the test, and restored after. Models are tested on batches, or as a user does. A
-    training that is not ``in_steps`` calls nothing before each of them.
+    training that is not ``in_steps`` calls nothing before each of them. To ``give_back`` is to let
+    go of memory that the training keeps from round to round.
     """
 
     def __init__(
@@ -75,10 +76,12 @@ class Executor:
         metrics: Mapping[str, Metric] = MappingProxyType({}),
         classes: int = 0,
         in_steps: bool = True,
+        give_back: Callable[[], None] | None = None,
     ) -> None:
         self._model, self._training, self._test, self._seed = model, training, test, seed
         self._loss, self._metrics, self._in_steps = loss, metrics, in_steps
         self._classes = classes  # of which each is counted in a test
+        self._give_back = give_back
         self.workers = workers or Threads()
         # A user's: what it keeps stays in this process.
         self._tests = Threads(device=next(model.parameters()).device)
@@ -141,7 +144,7 @@ class Executor:
                 if isinstance(trained, Failure):
                     trained.forget_locals()
                 if too_wide:
-                    raise GroupTooWide
+                    raise GroupTooWide(" ".join(str(trained).split()))
         return alone
 
     def _train_group(
@@ -220,7 +223,22 @@ class Executor:
         test = partial(self._test_part, state, by_client)
         calls = [partial(test, first, step) for first in range(part, step, of)]
         with on_threads(1):
-            return [found for tallies in all_of(self.workers, calls) for found in tallies]
+            return [found for tallies in self._tested(calls) for found in tallies]
+
+    def _tested(self, calls: Sequence[Call]) -> list[list[Tested]]:
+        try:
+            return all_of(self.workers, calls)
+        except Failure as error:
+            if not is_out_of_memory(error.__cause__):
+                raise
+            error.forget_locals()
+        self.give_back_memory()  # which may be all that the test lacks
+        return all_of(self.workers, calls)
+
+    def give_back_memory(self) -> None:
+        """Let go of what the training keeps from round to round."""
+        if self._give_back:
+            self._give_back()
 
     def _test_part(
         self,

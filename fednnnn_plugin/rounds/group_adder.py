@@ -146,4 +146,5 @@ def _within_memory(group: Group, compute: Callable[[], T]) -> T:
     except RuntimeError as error:
         if len(group) == 1 or not is_out_of_memory(error):
             raise
-    raise GroupTooWide  # not within the clause: what the frames of the error hold is let go
+        why = " ".join(str(error).split())
+    raise GroupTooWide(why)  # not within the clause: what the frames of the error hold is let go

@@ -106,8 +106,9 @@ def client_bytes(model: nn.Module, sgd: LocalSGD, batch: Tensor, method: ClientM
     difference to ``w_t`` in float64, twice. Of a method with vectors the correction and the update;
     of one that gives gradients each of them, a point and a result, and of one that uploads ``Δ'``;
     what a client keeps, before and after, and what it returns, as the method gave it and as it
-    counts. For the largest ``batch`` ``[B, …]``, on PyTorch's ``meta`` device, twice what autograd
-    keeps of a forward pass, of which only the shapes are computed.
+    counts. For the largest ``batch`` ``[B, …]``, on PyTorch's ``meta`` device, four times what
+    autograd keeps of a forward pass, of which only the shapes are computed: forwards and backwards,
+    in the memory of CUDA graphs, and beside it in steps that are not captured.
     """
     trial = copy.deepcopy(model).to("meta", sgd.dtype).train()
     kept: list[int] = []
@@ -121,7 +122,7 @@ def client_bytes(model: nn.Module, sgd: LocalSGD, batch: Tensor, method: ClientM
     weights = sum(parameter.numel() for parameter in trial.parameters())
     vectors = 4 + 2 * method.has_vectors + 3 * len(method.keeps) + 2 * len(method.returns)
     vectors += method.has_gradient * (2 + method.evaluations) + method.uploads
-    return weights * (vectors * sgd.dtype.itemsize + 2 * torch.float64.itemsize) + 2 * sum(kept)
+    return weights * (vectors * sgd.dtype.itemsize + 2 * torch.float64.itemsize) + 4 * sum(kept)
 
 
 def plan_groups(

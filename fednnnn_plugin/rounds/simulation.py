@@ -159,16 +159,18 @@ def _train(
     while True:
         width = width_in(federation.widths, number)
         part = _train_part(federation, number, clients, train_state, clock)
-        if width == 1 or ranks.allreduce_min(int(part is not None)):
-            assert part is not None
+        fits = isinstance(part, ClientSum)
+        if width == 1 or ranks.allreduce_min(int(fits)):
+            assert isinstance(part, ClientSum)
             if vectors:
                 vectors.collect()
             return ranks.reduce(part)
+        federation.executor.give_back_memory()
         federation.widths = {**federation.widths, number: width // 2}
         _log.warning(
             "round %d: %d clients in one set of kernels need more memory than the GPU has: "
-            "%d from now on",
-            *(number, width, width // 2),
+            "%d from now on (%s)",
+            *(number, width, width // 2, "on another rank" if fits else part),
         )
 
 
@@ -178,8 +180,8 @@ def _train_part(
     clients: Sequence[int],
     train_state: TrainState,
     clock: Clock,
-) -> ClientSum | None:
-    """Train this rank's clients and add up their updates; None where the memory of its GPU ends."""
+) -> ClientSum | GroupTooWide:
+    """Train this rank's clients and add up their updates, or return why its GPU cannot."""
     schedule, vectors, served = federation.schedule, federation.vectors, train_state.server.served
     sizes, returns = schedule.client_sizes, vectors.returns if vectors else {}
     total = ClientSum(federation.server.layout, served, schedule.max_client_norm, returns)
@@ -203,8 +205,8 @@ def _train_part(
             served, number, mine, adding.add, vectors.correction if vectors else None
         )
         adding.finish()
-    except GroupTooWide:
-        return None
+    except GroupTooWide as error:
+        return error
     return total
 
 

@@ -83,6 +83,11 @@ class TrainTogether:
         self._last[group] = number
         return models
 
+    def give_back_memory(self) -> None:
+        """Let go of what the next round would use again."""
+        self._staged.clear()
+        self._groups.give_back_memory()
+
     def _stage(self, number: int, group: Group) -> Staged:
         return self._groups.stage([self._batches.orders(client, number) for client in group])
 

@@ -76,6 +76,8 @@ class BufferSum:
         self.sums: dict[str | None, BinnedSum] = {}
         self.weights: dict[str | None, Fraction] = {}
         self.maxima = torch.full((layout.integer.size,), limits.min, device=device)
+        if device.type == "cuda":  # before a training is launched, for which its copy would wait
+            _ = self._whole
 
     @cached_property
     def _whole(self) -> Moved:

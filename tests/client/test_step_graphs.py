@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from fednnnn_plugin.client.step_graphs import StepGraphs
+from fednnnn_plugin.client.step_graphs import CudaCapture, StepGraphs
 from fednnnn_plugin.server.layout import ModelState
 
 from .test_group_sgd import SGD, Clients, Small
@@ -110,3 +112,37 @@ def test_group_by_graphs_is_as_one_by_one(settings: dict[str, Any]) -> None:
     # Four clients with 4 samples, three with 4, two with 1: four steps each, the first as it is.
     expected = (0, 0) if settings is CHANGING else (3, 9)
     assert (captured.captures, captured.launches) == expected
+
+
+@pytest.mark.parametrize(("version", "forgotten"), [("2.11.0", 2), ("2.12.0", 0)])
+def test_failed_capture_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch, version: str, forgotten: int
+) -> None:
+    """Where PyTorch would hold it for underway; the reason is the step's own."""
+    calls: list[Any] = []
+
+    def fails() -> None:
+        raise RuntimeError(REFUSED)
+
+    def ends(*_: object) -> None:
+        raise RuntimeError("capture invalidated")
+
+    generator = SimpleNamespace(clone_state=lambda: 3, graphsafe_set_state=calls.append)
+    graph = SimpleNamespace(capture_begin=lambda *_, **__: None, capture_end=ends, replay=None)
+    for name, stand_in in (
+        ("CUDAGraph", lambda: graph),
+        ("current_stream", lambda _: None),
+        ("graph_pool_handle", lambda: (0, 1)),
+        ("synchronize", lambda _: None),
+        ("empty_cache", lambda: None),
+        ("stream", lambda _: nullcontext()),
+        ("default_generators", {1: generator}),
+    ):
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+        monkeypatch.setattr(torch._C, name, lambda *of: calls.append(of), raising=False)
+    monkeypatch.setattr(torch, "__version__", version)
+    capture = CudaCapture(SimpleNamespace(device=torch.device("cuda", 1)))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=REFUSED):
+        capture(fails)
+    assert calls == [(1, (0, 1))] * forgotten + [3] * bool(forgotten)

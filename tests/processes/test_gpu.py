@@ -211,13 +211,15 @@ def test_what_is_not_deterministic_is_logged(
         assert torch.are_deterministic_algorithms_enabled()
         assert torch.is_deterministic_algorithms_warn_only_enabled()
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-        for text in (f"pool{said}", f"pool{said}", f"sum{said}", "another"):
+        product = "Deterministic behavior was enabled with either ... but this is not deterministic"
+        for text in (f"pool{said}", f"pool{said}", f"sum{said}", "another", product, product):
             warnings.warn(text, UserWarning, stacklevel=1)
     assert [str(other.message) for other in others] == ["another"]
     assert not torch.are_deterministic_algorithms_enabled()
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
     named = [record.getMessage().split(":")[0] for record in caplog.records]
-    assert named == ["pool_backward_cuda", "sum_backward_cuda"]
+    products = "products on the GPU are not deterministic"
+    assert named == ["pool_backward_cuda", "sum_backward_cuda", products]
 
 
 @pytest.mark.parametrize(

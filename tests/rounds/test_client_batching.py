@@ -28,12 +28,13 @@ from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.rounds import group_adder
+from fednnnn_plugin.rounds import executor, group_adder
 from fednnnn_plugin.rounds.batches import TensorBatches
 from fednnnn_plugin.rounds.group_adder import GroupAdder
 from fednnnn_plugin.rounds.groups import MEMORY, WIDEST, client_bytes, room_on, widest_group
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.training import TrainTogether
+from fednnnn_plugin.server.average import ClientSum
 
 from ..tiny import Content, Doing, Tiny
 
@@ -97,6 +98,40 @@ def test_groups_are_halved_when_memory_ends(
     # Of as much memory as before, a resumed run has the bits of the other, not wider groups.
     tiny("parts", mode="resume", comm_round=3, **settings)
     assert content(tiny.folder / "whole") == content(tiny.folder / "parts")
+
+
+def test_memory_of_a_wide_group_is_given_back(
+    tiny: Tiny, data: FederatedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it ends beside the training: as updates are measured, and in a test."""
+    widths, tests, ended = list[int](), list[int](), torch.cuda.OutOfMemoryError("out of memory")
+    measure, memory_for, counts = ClientSum.measure, GroupSGD._memory_for, executor.count
+
+    def noted(self: GroupSGD, clients: int, samples: int, start: Any) -> Any:
+        memory = memory_for(self, clients, samples, start)
+        widths.append(len(memory.positions))
+        return memory
+
+    def measured(self: ClientSum, changed: Any, returned: Any) -> Any:
+        if len(changed.vector) > 2:
+            raise ended
+        return measure(self, changed, returned)
+
+    def counted(*given: Any, **more: Any) -> Any:
+        tests.append(1)
+        if len(tests) == 2:  # the first is the trial before round 1
+            raise ended
+        return counts(*given, **more)
+
+    monkeypatch.setattr(GroupSGD, "_memory_for", noted)
+    monkeypatch.setattr(ClientSum, "measure", measured)
+    monkeypatch.setattr(executor, "count", counted)
+    monkeypatch.setattr(group_adder, "is_asynchronous", lambda _: True)
+    assert tiny(comm_round=1, **ALL | {"client_batching": 6}).client_batching == 1
+    assert 6 in widths
+    assert widths[-1] == 1
+    assert len(tiny.records()) == 1
+    assert "out of memory)" in tiny.log()
 
 
 IN_FP64 = {"precision": "fp64"}

@@ -55,6 +55,6 @@ def test_client_bytes_worked_by_hand(precision: Any, each: int) -> None:
     sgd = LocalSGD(epochs=2, batch_size=5, learning_rate=0.1, precision=precision)
     kept = 5 * 3 * (each - 16) // 4
     needs = partial(client_bytes, nn.Linear(3, 2), sgd, torch.empty(5, 3, device="meta"))
-    assert needs(ClientMethod()) == 8 * each + 2 * kept
+    assert needs(ClientMethod()) == 8 * each + 4 * kept
     # A correction, the update; kept before, after, and as it counts; returned, and as it counts.
-    assert needs(Scaffold()) == 8 * (each + (2 + 3 + 2) * (each - 16) // 4) + 2 * kept
+    assert needs(Scaffold()) == 8 * (each + (2 + 3 + 2) * (each - 16) // 4) + 4 * kept
