@@ -80,7 +80,7 @@ class Clients:
             replica.load(self.served)
             cuts = [order.split(self.sgd.batch_size) for order in orders]
             epochs = [[(self.images[i], self.labels[i]) for i in cut] for cut in cuts]
-            self.sgd.train(replica, epochs)
+            self.sgd.in_round(1).train(replica, epochs)
             states.append(copy.deepcopy(replica.state))
         return states
 

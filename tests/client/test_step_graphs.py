@@ -90,7 +90,7 @@ def test_end_of_memory_in_a_capture_is_raised() -> None:
     assert not graphs.refused
 
 
-CHANGING = {"schedule": lambda number: 0.05}
+CHANGING = {"schedule": lambda number: 0.05, "learning_rate": 9.0}
 
 
 @pytest.mark.parametrize("settings", [{"prox_mu": 0.3, "weight_decay": 5e-3}, CHANGING])

@@ -356,3 +356,26 @@ def test_each_clients_result_is_on_record(tmp_path: Path) -> None:
     last = read_records(tmp_path)[-1]
     assert last["client_acc"] == {"mean": 0.625, "std": 0.125, "worst_10": 0.5, "worst": 0.5}
     assert last["client_loss"]["worst"] == 2.0
+
+
+def test_weights_are_of_the_key_that_is_named() -> None:
+    clients = {1: measuring(TWO[1], size=3.0), 2: measuring(TWO[2], size=1.0)}
+    by = FedNNNN(beta=0.7, gamma=0.6, client_weighting="samples", weighted_by_key="size")
+    assert start(by, clients, ZERO)[0].train_metrics_clientapp[1]["E"] == (3 * 3.0 + 4.0) / 4
+
+
+def test_record_has_what_the_server_tests(tmp_path: Path) -> None:
+    """Not the clients' mean; an accuracy of 85, which is no share, is a metric."""
+    made = FedNNNN(beta=0.7, gamma=0.6, metrics_path=tmp_path)
+    grid = ClientsHere(TWO)
+    grid.found = {node: {"accuracy": 0.5, "loss": 2.0} for node in TWO}
+
+    def tested(number: int, _: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"accuracy": 0.25 if number < 2 else 85.0, "loss": 3.0})
+
+    made.start(grid, ArrayRecord(ZERO), 2, evaluate_fn=tested)
+    first, second = read_records(tmp_path)
+    assert (first["test_acc"], first["test_loss"], first["client_acc"]["mean"]) == (0.25, 3.0, 0.5)
+    assert (second["test_acc"], second["test_metrics"]["accuracy"]) == (0.5, 85.0)
+    assert [one["client"] for one in first["by_client"]] == ["node 1", "node 2"]
+    assert len(fp.read_runs(tmp_path)) == 2

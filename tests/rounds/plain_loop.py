@@ -81,10 +81,13 @@ def follow(
                     here + rho * ascent / ascent.norm(), model.parameters()
                 )
                 optimizer.zero_grad()
+                seen = copy.deepcopy([*model.buffers()])
             value = loss(model(images[batch]), labels[batch])
             pairs = zip(model.parameters(), served.parameters(), strict=True)
             (value + mu / 2 * sum((w - w_t.detach()).square().sum() for w, w_t in pairs)).backward()
             nn.utils.vector_to_parameters(here, model.parameters())
+            for buffer, first in zip(model.buffers(), seen if rho else (), strict=False):
+                buffer.copy_(first)
             for w, c in zip(model.parameters(), shifts.parameters(), strict=True):
                 w.grad = shrink * w.grad + c.detach()
             if train.max_grad_norm:

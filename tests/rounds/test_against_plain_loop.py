@@ -119,7 +119,7 @@ DYN, NOVA = {"feddyn_alpha": 0.1}, {"client_method": "fednova", "client_weightin
 SCAFFOLD = {"client_method": "scaffold"}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "scaffold": ("ub_fednnnn", SCAFFOLD | {"weight_decay": 0.01, "client_weighting": "samples"}),
-    "fedsam": ("b_fedavg", SAM | {"weight_decay": 0.05}),
+    "fedsam": ("b_fedavg", SAM | {"weight_decay": 0.05, "model_args.model": "own:convolution"}),
     "fedcm": ("ub_fednnnn", CM | {"fedcm_beta": 0.4, "client_weighting": "samples"}),
     "fednova": ("ub_fednnnn", NOVA),
     "feddyn": ("ub_fednnnn", DYN | {"client_method": "feddyn"}),

@@ -12,7 +12,10 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.rounds.augmentation import TRANSFORM, Augmentation
+from fednnnn_plugin.rounds.batches import LoaderBatches
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.seeds import generators_state
 
 from ..tiny import DATA, NET, Content, Start, quick_run
@@ -27,8 +30,12 @@ def noisy(x, generator):
 
 
 def test_draws_follow_from_round_client_and_step() -> None:
+    parts = []
+
     def drawn(x: Tensor, generator: torch.Generator) -> Tensor:
-        x += torch.rand((), generator=generator) + torch.rand(()) + random.random()
+        own = torch.rand((), generator=generator).item()
+        parts.append((own, torch.rand(()).item(), random.random()))
+        x += sum(parts[-1])
         return x
 
     augment, x, before = Augmentation(drawn, 0), torch.zeros(2), generators_state()
@@ -36,8 +43,28 @@ def test_draws_follow_from_round_client_and_step() -> None:
     found = [augment(x, *place)[0].item() for place in places]
     assert len({*found}) == 4
     assert found[0] == found[-1]
+    for of_one in zip(*parts, strict=True):
+        assert len({*of_one}) == 4
+    Augmentation(drawn, 1)(x, *places[0])
+    assert not {*parts[0]} & {*parts[-1]}
     assert x.tolist() == [0, 0]
     assert generators_state() == before
+
+
+def test_each_batch_of_a_loader_is_augmented_by_its_step() -> None:
+    """In the second epoch by others than in the first."""
+    drawn, batch = [], (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
+
+    def transform(x: Tensor, generator: torch.Generator) -> Tensor:
+        drawn.append(torch.rand((), generator=generator).item())
+        return x + 1
+
+    data, sgd = LoaderData({0: [batch] * 2}, {0: 4}, [batch], 2), LocalSGD(2, 2, 0.1)
+    by = Augmentation(transform, 0)
+    batches = LoaderBatches(data, sgd, torch.device("cpu"), augmentation=by)
+    found = [inputs for epoch in batches.epochs(0, 1) for inputs, _ in epoch]
+    assert torch.stack(found).eq(1).all()
+    assert len({*drawn}) == len(found) == 4
 
 
 def test_transforms_of_torchvision_draw_for_each_image() -> None:
@@ -67,7 +94,7 @@ def test_augmented_runs_have_the_same_bits(start: Start, content: Content) -> No
     """On one worker, on two and after a resume; in groups the same but for rounding."""
     with Path("own.py").open("a") as file:
         file.write(OWN)
-    given = {"train_transform": "own:noisy", "precision": "fp64", "allow_code": True}
+    given = {"train_transform": "own:noisy", "precision": "fp64", "allow_code": True, "epochs": 2}
     start("one", worker_num=1, **given)
     start("two", worker_num=2, comm_round=1, **given)
     start("two", worker_num=2, resume=True, **given)

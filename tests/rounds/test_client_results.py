@@ -114,6 +114,10 @@ def test_results_are_those_of_a_plain_loop(
         right = int((predicted[of_class] == label).sum())
         assert (row["class"], row["name"], int(row["samples"])) == (str(label), str(label), 4)
         assert float(row["accuracy"]) == right / 4
+        of_each = [held.train_labels[own] == label for own in held.client_indices]
+        assert int(row["train_clients"]) == sum(bool(each.any()) for each in of_each)
+        weight = sum(float(each.double().mean()) for each in of_each) / 6
+        assert float(row["weight"]) == pytest.approx(weight)
         trained = torch.cat(held.client_indices)
         assert int(row["train_samples"]) == int((held.train_labels[trained] == label).sum())
     assert last["class_acc"]["mean"] == pytest.approx(last["test_acc"])  # classes of one size

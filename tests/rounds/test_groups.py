@@ -12,6 +12,8 @@ from torch import nn
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.client.methods.fednova import FedNova
+from fednnnn_plugin.client.methods.fedsam import FedSAM
 from fednnnn_plugin.client.methods.scaffold import Scaffold
 from fednnnn_plugin.rounds.groups import client_bytes, plan_groups
 
@@ -58,3 +60,6 @@ def test_client_bytes_worked_by_hand(precision: Any, each: int) -> None:
     assert needs(ClientMethod()) == 8 * each + 4 * kept
     # A correction, the update; kept before, after, and as it counts; returned, and as it counts.
     assert needs(Scaffold()) == 8 * (each + (2 + 3 + 2) * (each - 16) // 4) + 4 * kept
+    # The update and a correction, as of all; two gradients, a point and a result; what is uploaded.
+    for method, more in ((FedSAM(0.1), 2 + 4), (FedNova(), 2 + 1)):
+        assert needs(method) == 8 * (each + more * (each - 16) // 4) + 4 * kept

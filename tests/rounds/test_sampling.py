@@ -27,6 +27,7 @@ from fednnnn_plugin.rounds.sampling import (
     marked,
     size_weights,
 )
+from fednnnn_plugin.rounds.schedule import Schedule
 from fednnnn_plugin.seeds import generators_state, torch_generator
 
 from ..tiny import Content, Start, draw
@@ -102,6 +103,9 @@ def test_average_of_clients_drawn_by_size_is_unbiased(cohort: int) -> None:
     k has 2 n_k of 45 numbers, and each weighs 45/2.
     """
     weights = size_weights(SIZES, cohort)
+    for weighting in ("uniform", "samples"):  # which is ignored
+        schedule = Schedule(1, (*SIZES,), cohort, 0, weighting, "by_size")
+        assert [*map(schedule.weight, range(len(SIZES)))] == weights
     if cohort == 3:
         assert weights == [22.5, 22.5, 22.5, 30.0, 22.5, 22.5, 22.5]
     always, left, places = _always_drawn(SIZES, cohort)
@@ -215,3 +219,12 @@ def test_dealing_worked_by_hand() -> None:
     groups = [(10,), (11,), (12,), (13,), (14,)]
     assert assign(groups, [3, 8, 5, 7, 4], 2) == [[(11,), (14,), (10,)], [(13,), (12,)]]
     assert assign(groups, [3, 8, 5, 7, 8], 1) == [[(11,), (14,), (13,), (12,), (10,)]]
+
+
+def test_clients_without_data_are_in_no_round() -> None:
+    schedule = Schedule(9, (7, 0, 12), 2, 0)
+    for given in ({}, {"sampling": "round_robin"}, {"available": lambda _: [0, 1, 2]}):
+        assert all(replace(schedule, **given).draw(number) == [0, 2] for number in range(1, 10))
+    assert replace(schedule, sampler=lambda *_: [1, 2]).draw(1) == [2]
+    with pytest.raises(UserError, match=f"^{KEY}: round 1: none of its clients has data"):
+        replace(schedule, cohort_size=1, sampler=lambda *_: [1]).draw(1)

@@ -225,3 +225,17 @@ def test_summary_is_of_the_rounds_tested(example: Example) -> None:
     parts = ("train", "aggregate", "evaluate")
     seconds = sum(record["seconds"][part] for record in records for part in parts)
     assert written["wall_seconds"] == pytest.approx(seconds)
+
+
+class Weighing(ClientMethod):
+    def upload(self, local: Any) -> Any:
+        return local.update, local.update[:, 1:] + 1
+
+
+def test_weights_of_an_upload_replace_the_rounds(example: Example) -> None:
+    """(0, 25) and (24, 7) weigh 26 and 8."""
+    example(Told(), comm_round=1, functions=Functions(method=Weighing()))
+    [record] = example.records()
+    assert [one["share"] for one in record["by_client"]] == [26 / 34, 8 / 34]
+    assert record["mean_client_norm"] == 25
+    assert example.evaluation() == pytest.approx([1 + 24 * 8 / 34, 2 + (25 * 26 + 7 * 8) / 34])

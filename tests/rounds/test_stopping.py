@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.quantities import Spread
 from fednnnn_plugin.rounds.stopping import Measured, Stop, StopWatch
 
 from ..tiny import Content, Drawing, Tiny, follower
@@ -82,3 +83,14 @@ def test_accuracy_that_is_not_measured_stops_no_run(tiny: Tiny) -> None:
     with pytest.raises(fp.RunError, match=f"^{KEY}: metric: accuracy: .*round 1 has none"):
         tiny(trainer=Drawing(), stop={"metric": "accuracy", "patience": 1})
     assert tiny("other", trainer=Drawing(), stop={"patience": 1}).rounds == 2  # of the loss: none
+
+
+def test_worst_tenth_of_the_clients_ends_a_run() -> None:
+    """Of this process's records, and of those that are read."""
+    for form in (lambda spread: spread, vars):
+        watch = StopWatch(Stop("worst_10", target=0.5), [])
+        for number, worst in enumerate((0.4, 0.6), start=1):
+            found = {"test_acc": 0.9, "test_loss": None, "test_metrics": None}
+            found["client_acc"] = form(Spread(0.9, 0.1, worst, 0.1))
+            watch.look({"round": number, "tested": True} | found)
+            assert bool(watch.reason) == (number == 2)

@@ -86,13 +86,14 @@ def test_group_adds_up_to_its_clients() -> None:
     weights = [1.0 + 7 * k for k in range(5)]
     updates = []
     for size in (5, 1):
-        acc, accepted = UpdateAccumulator(served, ["w"], 100.0), []
+        acc, accepted = UpdateAccumulator(served, ["w"], 1.0), []
         for part in (slice(k, k + size) for k in range(0, 5, size)):
             group = ModelState(vectors[part], {name: x[part] for name, x in buffers.items()})
             accepted += acc.add_group(group, weights[part])
         assert accepted == [True, False, True, True, True]
         updates.append(acc.finish())
     first, second = updates
+    assert first.clipped == second.clipped == 3
     torch.testing.assert_close(first.vector, second.vector, rtol=0, atol=1e-10)
     torch.testing.assert_close(first.buffers, second.buffers, rtol=1e-12, atol=0)
     assert first.mean_client_norm == pytest.approx(second.mean_client_norm, rel=1e-12)

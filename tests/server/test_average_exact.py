@@ -195,6 +195,7 @@ def test_sum_with_a_client_that_did_not_move_is_exact() -> None:
 
 
 def test_sum_survives_one_client_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BinnedSum.MAX_TERMS << BinnedSum._BITS < 1 << 63
     monkeypatch.setattr(BinnedSum, "MAX_TERMS", 2)
     acc = UpdateAccumulator({"w": torch.zeros(1)}, ["w"])
     for value in (1.0, 3.0):
