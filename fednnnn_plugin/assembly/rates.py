@@ -67,6 +67,8 @@ def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rat
                 f"round {number}: a learning rate of {each:g}",
                 "must be a number of 1.2e-38 to 3.4e38",
             )
+    if given is None:  # a silo's client may not know how many rounds there are
+        return lambda number: rate * decay ** (number - 1)
     return lambda number: rates[number - 1]
 
 

@@ -172,3 +172,16 @@ def test_trainer_gives_the_engines_bits(layers, own, images, tmp_path) -> None:
     average = load_file(tmp_path / "run" / "model.safetensors")
     for found in (server.evaluation_state_dict(), server.get_model_params()):
         assert_close(dict(found), average, rtol=0, atol=0)
+
+
+def test_trainer_decays_by_the_federations_rounds() -> None:
+    """In round 3, the second since a restart, by a quarter."""
+    model = nn.Linear(2, 2, bias=False)
+    nn.init.zeros_(model.weight)
+    third = trained(model, learning_rate_decay=0.5, start_round=1, round_idx=1)["weight"]
+    plain = trained(model)["weight"]
+    assert_close(third, plain / 4)
+    assert_close(trained(model, local_steps=1, epochs=None)["weight"], plain)
+    more = {"epochs": 2, "client_optimizer_args": {"momentum": 0.9}}
+    of_momentum = trained(model, **more)["weight"] - trained(model, epochs=2)["weight"]
+    assert_close(of_momentum, 0.9 * plain)
