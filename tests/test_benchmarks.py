@@ -1,9 +1,14 @@
 """Each benchmark loads and takes the options that ``python benchmarks`` gives it."""
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+
+from fednnnn_plugin.data.federated import load_federated
+from fednnnn_plugin.recipe.data_spec import data_spec
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -22,3 +27,25 @@ def test_benchmarks_load_and_take_their_options(
         for given in options:
             commands[name]["main"].make_context(name, [*words, *given.split()])
     assert {script.split()[0] for script in scripts} == commands.keys()
+
+
+@pytest.mark.parametrize("name", ["fedml_fedavg", "plain_loop", "staged"])
+def test_contenders_make_all_steps(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each epoch of each client's samples, as ours does."""
+    if name == "fedml_fedavg":
+        pytest.importorskip("fedml")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import contenders
+
+    recipe = contenders.settings("digits_noniid_b", 2, "fp32", tmp_path)
+    data = load_federated(replace(data_spec(recipe), num_clients=20))
+    data = replace(data, client_indices=data.client_indices[:2])
+    seen, made = list[int](), contenders.create_model("nnnn_digits", 0)
+    made.register_forward_hook(lambda net, given, _: seen.append(net.training * len(given[0])))
+    monkeypatch.setattr(contenders, "create_model", lambda *_: made)
+    how = {"staged": True} if name == "staged" else {}
+    make = contenders.plain_loop if how else getattr(contenders, name)
+    make(recipe, data, torch.device("cpu"), **how)()
+    assert sum(seen) == recipe.train_args.epochs * sum(map(data.client_size, range(2)))

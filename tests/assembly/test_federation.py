@@ -21,6 +21,7 @@ from torch.nn.utils import parameters_to_vector
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
+from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.seeds import generators_state
 
@@ -148,3 +149,22 @@ def test_commands_leave_globals_as_they_were(own_code: Path) -> None:
     with unchanged():
         result = CliRunner().invoke(main, quick_words("run"))
     assert result.exit_code == 0, result.output
+
+
+def test_precision_switches_are_restored() -> None:
+    """Those of PyTorch 2.9 and later, by library and kind of operation."""
+    backends: Any = torch.backends
+    if not hasattr(backends, "fp32_precision"):
+        pytest.skip("of PyTorch before 2.9 there are none")
+    switches = (backends.cudnn.conv, backends.cudnn.rnn)
+    switches += (backends.mkldnn.matmul, backends.mkldnn.conv, backends.mkldnn.rnn)
+    before = [of.fp32_precision for of in switches]
+    try:
+        for of in switches:
+            of.fp32_precision = "tf32"
+        with numerics("fp32"):
+            assert [of.fp32_precision for of in switches] == ["ieee"] * 5
+        assert [of.fp32_precision for of in switches] == ["tf32"] * 5
+    finally:
+        for of, was in zip(switches, before, strict=True):
+            of.fp32_precision = was

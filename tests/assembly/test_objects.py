@@ -34,6 +34,7 @@ from ..tiny import (
     cell,
     follower,
     quick_run,
+    read_records,
 )
 
 RECIPE, FEDAVG = "digits_noniid_b_fednnnn", {"recipe": "digits_noniid_b_fedavg"}
@@ -390,3 +391,14 @@ def test_objects_in_a_notebook(tmp_path: Path) -> None:
     assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "stopped")
     assert refused[-1].ename == "UserError"
     assert refused[-1].evalue.startswith("resume=True: model (code): ")
+
+
+def test_best_of_a_metric_follows_its_direction(start: Start) -> None:
+    given = {"data": CELL["numbers"], "model": CELL["net"], "loss": "mse"}
+    summary = start(
+        "run", metrics=[CELL["worst"]], comm_round=4, client_num_per_round=2, **given, **FEDAVG
+    ).summary
+    values = [record["test_metrics"]["worst"] for record in read_records(Path("run"))]
+    best = min(values)
+    assert (summary.best_metric, summary.best_metric_round) == (best, 1 + values.index(best))
+    assert (summary.final_metric, summary.higher_is_better) == (values[-1], False)

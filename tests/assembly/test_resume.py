@@ -176,6 +176,12 @@ def test_what_a_run_was_begun_with_is_compared(tmp_path: Path, caplog: Any) -> N
     assert "torch 1.0" in line
     with pytest.raises(UserError, match=r"^--resume: model \(weights\): "):
         check_unchanged(folder, {"model": other_model}, begun)
+    caplog.clear()
+    of = {"code": "1", "not_covered": "torch._C.Generator"}
+    keep_fingerprint(folder, {"model": of}, begun)
+    check_unchanged(folder, {"model": of}, begun)
+    [line] = caplog.messages
+    assert "model: not compared, as no digest tells it: torch._C.Generator" in line
     on_gpu = {**begun, "device": begun["device"] | {"kind": "cuda", "name": "cuda:0 (GPU)"}}
     keep_fingerprint(folder, {}, on_gpu)
     with pytest.raises(UserError, match=r"^--resume: device_args: .* cuda"):
@@ -189,6 +195,9 @@ def test_another_split_of_packaged_data_is_refused(
     first, *others = data.client_indices
     other = Tiny(tiny.folder, replace(data, client_indices=(first.flip(0), *others)))
     with pytest.raises(UserError, match=r"^--resume: data_set \(client_indices\): "):
+        other("whole", mode="resume", **FIVE | {"comm_round": 7})
+    other = Tiny(tiny.folder, replace(data, train_images=data.train_images + 1))
+    with pytest.raises(UserError, match=r"^--resume: data_set \(tensors\): "):
         other("whole", mode="resume", **FIVE | {"comm_round": 7})
 
 

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.assembly import build
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.rounds.sampling import draw_cohort
+from fednnnn_plugin.rounds.simulation import Federation
 from fednnnn_plugin.server.rules import RULES
 
 from ..tiny import (
@@ -138,3 +140,15 @@ def test_a_trial_leaves_no_trace(start: Start, content: Content) -> None:
     start("parts", metrics=["accuracy"], comm_round=1, **given)
     start("parts", metrics=["accuracy"], comm_round=3, resume=True, **given)
     assert content(Path("whole")) == content(Path("parts"))
+
+
+def test_a_trial_leaves_no_trace_in_w_0(
+    start: Start, content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 4))
+    given = {"data": HOSPITALS, "model": model, "client_num_in_total": 4}
+    start("tried", client_num_per_round=2, **given)
+    monkeypatch.setattr(build, "check_model", lambda *_: [])
+    monkeypatch.setattr(Federation, "try_out", lambda *_: None)
+    start("untried", client_num_per_round=2, **given)
+    assert content(Path("tried")) == content(Path("untried"))

@@ -74,13 +74,14 @@ def md5(content: bytes) -> str:
 def tiny_batches(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """Six batches of 4 images each, and their names, with sums that torchvision takes for right.
 
-    Image i of batch b is filled with 10 b + i.
+    Image i of batch b is filled with 10 b + i, but for one green of 255.
     """
     cifar10 = torchvision.datasets.CIFAR10
     batches = {"batches.meta": pickle.dumps({"label_names": [*"abcdefghij"]}, protocol=2)}
     names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
     for b, name in enumerate(names):
         images = np.repeat(np.arange(4, dtype=np.uint8)[:, None] + 10 * b, 3072, axis=1)
+        images[:, 1024 + 32 * 3 + 5] = 255  # green, of row 3 and column 5
         labels = [(b + i) % 10 for i in range(4)]
         batches[name] = pickle.dumps({"data": images, "labels": labels}, protocol=2)
     sums = [[name, md5(batches[name])] for name in names]

@@ -43,6 +43,9 @@ def check_tiny_batches(folder: Path) -> None:
     assert pixels.train.inputs.is_contiguous()
     b, i = np.divmod(np.arange(20), 4)
     assert pixels.train.inputs[:, 2, 31, 31].tolist() == (10 * b + i).tolist()
+    marked = (pixels.train.inputs == 255).nonzero()[:, 1:].unique(dim=0)
+    assert marked.tolist() == [[1, 3, 5]]
+    assert [m / 255 for m in dataset.mean] == pytest.approx([0.4914, 0.4822, 0.4465], abs=5e-5)
     assert pixels.train.labels.tolist() == (b + i).tolist()
     assert pixels.test.inputs[:, 0, 0, 0].tolist() == [50, 51, 52, 53]
     assert pixels.test.labels.tolist() == [5, 6, 7, 8]

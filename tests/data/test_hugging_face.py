@@ -219,3 +219,23 @@ def test_data_set_in_memory_runs(tmp_path: Path, repository: Path) -> None:
     ):
         with pytest.raises(fp.UserError, match=named):
             quick_run(tmp_path / "other", **given)
+
+
+def test_texts_of_both_parts_are_numbered_alike(tmp_path: Path) -> None:
+    for part, labels in (("train", ["ham", "spam"]), ("test", ["spam", "spam"])):
+        columns = {"ids": [[1], [2]], "label": labels, "by": [5, 7]}
+        datasets.Dataset.from_dict(columns).to_parquet(tmp_path / f"{part}.parquet")
+    given = {"partition_by": "by", "clients": 2, "arguments": {"label_column": None}}
+    data = load(tmp_path, tmp_path, **given)
+    assert (data.train_labels.tolist(), data.test_labels.tolist()) == ([0, 1], [1, 1])
+
+
+def test_subset_is_the_one_that_is_named(tmp_path: Path) -> None:
+    for number, name in enumerate(("one", "two")):
+        columns = {"x": [number] * 4, "label": [0, 1] * 2}
+        datasets.Dataset.from_dict(columns).to_parquet(tmp_path / f"{name}.parquet")
+    files = "".join(f"- config_name: {n}\n  data_files: {n}.parquet\n" for n in ("one", "two"))
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{files}---\n")
+    given = {"partition_method": "iid", "partition_by": None, "clients": 2, "test_fraction": 0.5}
+    data = load(tmp_path, tmp_path, arguments={"subset": "two", "label_column": None}, **given)
+    assert data.train_images.unique().tolist() == [1]

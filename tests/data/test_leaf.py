@@ -70,6 +70,13 @@ def test_pixels_become_images(tmp_path: Path, top: float) -> None:
         assert said in refusal(load, tmp_path, image_size=size)
 
 
+def test_pixels_of_three_colours(tmp_path: Path) -> None:
+    row = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0] * 2  # 2 × 2 pixels of red, green and blue
+    write_leaf(tmp_path / "all_data/all.json", {"w": ([row] * 4, [0, 1] * 2)})
+    data = load(tmp_path, clients=1, image_size=(2, 2), test_fraction=0.5)
+    assert data.train_images[0, :, 0, 1].tolist() == [153, 204, 255]
+
+
 def test_texts_are_their_characters(tmp_path: Path) -> None:
     """As Shakespeare's: the label is the next character. Of a, b and c the tokens are 0, 1, 2."""
     users = {"romeo": (["abba", "bbaa"], ["a", "c"]), "juliet": (["bbbb"], ["b"])}

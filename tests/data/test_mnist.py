@@ -29,6 +29,10 @@ def test_mnist_loads_compressed_or_not(tiny_mnist: Path) -> None:
         path.unlink()
     after = load(tiny_mnist).parts
     assert after.digest() == before.digest()
+    drawn = np.random.default_rng(0).integers(0, 256, (30, 28, 28))
+    assert before.train.inputs[:, 0].tolist() == drawn.tolist()
+    moments = load(tiny_mnist).mean[0] / 255, load(tiny_mnist).std[0] / 255
+    assert moments == pytest.approx((0.1307, 0.3081), abs=5e-5)
     assert before.train.inputs.shape == (30, 1, 28, 28)
     assert before.train.labels.tolist() == [i % 10 for i in range(30)]
     assert before.test.inputs.dtype == torch.uint8

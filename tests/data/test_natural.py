@@ -163,3 +163,17 @@ def test_resumed_run_has_the_same_owners(
     given["data"] = (*DATA[:2], owners[::-1].copy())
     with pytest.raises(fp.UserError, match=f"resume=True: {changed}"):
         quick_run(tmp_path / "run", **given | {"comm_round": 2}, resume=True)
+
+
+def test_part_within_clients_is_drawn_by_the_seed() -> None:
+    given = {"num_clients": 1, "test_fraction": 0.25}
+    owners = np.zeros(8, dtype=int)
+    found = [held(load((X, Y, owners), seed=s, **given))[1][0] for s in (0, 1, 2, 3, 0)]
+    assert found[0] == found[4]
+    assert len({*map(tuple, found)}) > 2
+
+
+def test_moments_are_of_what_is_trained_on() -> None:
+    images = (torch.arange(8, dtype=torch.uint8) * 30)[:, None, None, None]
+    data = load((images, Y, OWNERS), test_fraction=0.5)
+    assert data.normalised(data.train_images).mean().item() == pytest.approx(0, abs=1e-6)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nested import nested_tensor
 from torch.utils.data import Dataset
 
+from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.own_data import bring_data, load_own_data
 from fednnnn_plugin.data.own_forms import NO_SAMPLE, clients_of
@@ -183,3 +184,11 @@ def test_clients_are_counted_before_data_are_checked() -> None:
     ):
         assert clients_of(given) == count
     assert "owners: object of [4]: must be names" in refusal(load, (images(), labels(), mixed))
+
+
+def test_counts_are_divided_by_their_values() -> None:
+    spec = replace(DIGITS, dataset="<object>:mine", loss="mse", num_clients=2, classes_per_client=1)
+    x, y = torch.rand(40, 2), torch.tensor([3.0, 5.0]).repeat_interleave(20)
+    data = load_federated(spec, bring_data(spec, (x, y, x, y)))
+    values = [data.train_labels[part].unique().tolist() for part in data.client_indices]
+    assert sorted(values) == [[3.0], [5.0]]

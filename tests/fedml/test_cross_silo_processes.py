@@ -5,18 +5,23 @@ import random
 import shutil
 import signal
 import socket
+from collections import Counter
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.fedml.server_manager import ServerManager
 
 from .conftest import Script, Scripts, wait_until
+from .rounds import silo
 
 pytestmark = pytest.mark.slow
 
@@ -247,3 +252,22 @@ def test_server_alone_has_the_plugin(folder, scripts, fedml_alone) -> None:
     assert rounds["test_acc"].between(0.1, 1, inclusive="neither").all()
     moved = rounds["server_update_norm"][0] / rounds["mean_client_norm"][0]
     assert moved == pytest.approx(0.7)  # β E, which no average of FedML's is
+
+
+def test_upload_of_an_earlier_round_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two models that were sent, the answer to the first."""
+    taken: list[object] = []
+    for name in ("send_message_init_config", "send_message_sync_model_to_client"):
+        monkeypatch.setattr(FedMLServerManager, name, lambda *_: None)
+    receive = "handle_message_receive_model_from_client"
+    monkeypatch.setattr(FedMLServerManager, receive, lambda _, message: taken.append(message))
+    manager = object.__new__(ServerManager)
+    vars(manager).update(_awaited=Counter(), _restarted=set(), is_initialized=True, backend="MPI")
+    manager.aggregator = SimpleNamespace(aggregator=silo())
+    manager.send_message_init_config(1, None, 0)
+    manager.send_message_sync_model_to_client(1, None, 0)
+    message = SimpleNamespace(get_sender_id=lambda: 1)
+    manager.handle_message_receive_model_from_client(message)
+    assert not taken
+    manager.handle_message_receive_model_from_client(message)
+    assert taken == [message]

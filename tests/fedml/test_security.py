@@ -1,5 +1,6 @@
 """FedML's defences, attacks and differential privacy around our aggregator."""
 
+import json
 import logging
 import math
 
@@ -14,7 +15,20 @@ from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.server.layout import State
 
 from .conftest import SWITCHES
-from .rounds import COUNTS, PRIVACY, STATISTICS, WEIGHTS, clients, fedml_args, net, play, refused
+from .rounds import (
+    COUNTS,
+    PRIVACY,
+    STATISTICS,
+    TWO,
+    WEIGHTS,
+    clients,
+    fedml_args,
+    line,
+    moved,
+    net,
+    play,
+    refused,
+)
 
 
 def norm(update: State) -> float:
@@ -203,3 +217,26 @@ def test_security_settings_that_cannot_work_are_refused(values, named, secured) 
     secured(**PRIVACY | named_kinds | dict.fromkeys(SWITCHES, False))
     with refused(named):
         secured(**PRIVACY | values)
+
+
+def test_last_round_under_privacy_hands_over_the_served_model(secured, tmp_path) -> None:
+    """Which is the one that is tested, and on record."""
+    aggregator = secured(**PRIVACY, comm_round=1, metrics_path=str(tmp_path / "run"))
+    w_t = aggregator.get_model_params()
+    kept, _ = aggregator.on_before_aggregation(clients(aggregator, 3))
+    handed = aggregator.aggregate(kept)
+    models = [*(state for _, state in kept), handed]
+    *each, moved_by = (norm({n: m[n] - w_t[n] for n in WEIGHTS}) for m in models)
+    assert moved_by == pytest.approx(0.5 * sum(each) / 3, rel=1e-4)
+    aggregator.on_after_aggregation(handed)
+    assert set(fp.read_runs(tmp_path / "run")["evaluated"]) == {"served"}
+
+
+def test_clipped_clients_are_recorded_as_sent(secured, tmp_path) -> None:
+    path = tmp_path / "run"
+    aggregator = secured(line(2), **CLIPPING, norm_bound=2.5, metrics_path=str(path))
+    play(aggregator, moved(aggregator, *TWO, (0.0, 1.0)))
+    record = json.loads((path / "metrics.jsonl").read_text())
+    assert [(one["outcome"], one["norm"]) for one in record["by_client"]] == [
+        *(("clipped", 3.0), ("clipped", 4.0), ("accepted", 1.0))
+    ]

@@ -210,3 +210,10 @@ def test_state_is_kept_where_the_average_cannot_be(own_folder) -> None:
 def test_client_process_keeps_no_files(own_folder) -> None:
     server(5, role="client")
     assert not [*own_folder.iterdir()]
+
+
+def test_server_watches_its_rounds(own_folder, caplog) -> None:
+    watched = silo(prometheus_path="p", warn_norm_ratio=0.99, frequency_of_the_test=0)
+    play(watched, moved(watched, *TWO))
+    assert "fednnnn_mean_update_norm 2.5" in Path("p").read_text()
+    assert any("the largest client norm, 4," in text for text in caplog.messages)

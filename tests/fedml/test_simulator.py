@@ -203,7 +203,10 @@ def test_settings_that_are_not_ours_are_ignored() -> None:
         ({"prox_mu": 1, "yaml_config_file": "a.yaml"}, "a.yaml: train_args.prox_mu: 1: "),
         ({"client_num_in_total": 3}, ".*client_num_in_total: 3: the data set has no client 2"),
         ({"backend": "NCCL"}, "comm_args.backend: 'NCCL': .* 'sp' or 'MPI'"),
-        ({"enable_dp": True}, "enable_dp: true: "),
+        *(
+            ({f"enable_{of}": True}, f"enable_{of}: true: ")
+            for of in ("attack", "defense", "dp", "fhe", "contribution")
+        ),
         ({"output": "."}, "args.output: "),
         ({"dataset": two_clients()[:7]}, "dataset: must be FedML's eight values"),
         ({"dataset": [*two_clients()[:5], [], {}, 2]}, r"dataset\[5\]: list: "),

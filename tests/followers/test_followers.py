@@ -1,11 +1,13 @@
 """What is shown of a round."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fednnnn_plugin.followers.follower import figures
+from fednnnn_plugin.followers.trackers import TensorBoard
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,12 @@ def test_figures_of_a_test(
         rejected=0,
     )
     assert figures(record) == f"{shown}  N/E 0.500"
+
+
+def test_tensorboard_leaves_out_rounds_that_are_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[dict[str, int]] = []
+    monkeypatch.setattr("tensorboardX.SummaryWriter", lambda _, **how: opened.append(how))
+    TensorBoard().begin(tmp_path, 3)
+    assert opened == [{"purge_step": 4}]

@@ -37,7 +37,8 @@ def test_launchers_refuse_mistakes_before_the_start(
     launcher.command("mpirun", "exit 1")
     said = launcher.run(name, *words, status=2)
     assert said.count("\n") == 1
-    assert " ".join(words) in said or words[0] in said or words[-1] in said
+    wanted = {" ".join(words), words[0], words[-1]} if words else {"--help says more"}
+    assert any(text in said for text in wanted)
     assert f"launch/{name}" in launcher.run(name, "--help")
 
 

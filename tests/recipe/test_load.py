@@ -1,5 +1,6 @@
 """Loading one file: its values, its defaults, and a line for each mistake."""
 
+import math
 import os
 import re
 from pathlib import Path
@@ -9,9 +10,12 @@ import numpy as np
 import pytest
 import yaml
 
+from fednnnn_plugin.assembly.from_recipe import located, thresholds
+from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reading import read_yaml, write_yaml
 from fednnnn_plugin.recipe import differences, dump_recipe, find_recipe, load_recipe
+from fednnnn_plugin.recipe.data_spec import data_spec
 
 MINIMAL = """\
 common_args: {training_type: simulation}
@@ -298,3 +302,29 @@ def test_user_without_a_home_has_data_in_the_working_directory(
     monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
     recipe = load_recipe(find_recipe("mnist_iid_b_fednnnn"))
     assert recipe.data_args.cache_dir == Path.cwd() / "fedml_data"
+
+
+def test_keys_reach_what_they_are_of() -> None:
+    keys = ["per_client=true", "holdout=0.5", "partition_method=iid", "partition_sizes=power_law"]
+    keys += ["power_law_exponent=1.5", "min_samples=20"]
+    keys += ["warn_norm_ratio=3", "warn_alignment=0.5", "warn_weight_share=0.9"]
+    recipe = load_recipe(find_recipe("digits_noniid_b_fedavg"), keys)
+    data = load_federated(data_spec(recipe))
+    parts = zip(data.client_holdouts, data.client_indices, strict=True)
+    pairs = [(len(out), len(out) + len(own)) for out, own in parts]
+    assert all(out == round(n / 2) for out, n in pairs)
+    assert min(n for _, n in pairs) == 20
+    assert thresholds(recipe) == (3, 0.5, 0.9)
+    clipping = load_recipe(find_recipe("digits_noniid_b_fedavg"), ["max_client_norm=1"])
+    assert thresholds(clipping).norm_ratio == math.inf
+
+
+def test_relative_paths_are_those_of_where_a_run_began() -> None:
+    keys = ["dataset=image_folder", "data_dir=images", "data_cache_dir=~/c"]
+    keys += ["gpu_mapping_file=m.yaml", "gpu_mapping_key=k", "client_availability=a.csv"]
+    recipe = load_recipe(find_recipe("digits_noniid_b_fedavg"), keys)
+    placed = located(recipe, Path("/here"))
+    data = placed.data_args
+    assert (data.data_dir, data.data_cache_dir) == ("/here/images", "~/c")
+    assert placed.device_args.gpu_mapping_file == "/here/m.yaml"
+    assert placed.train_args.client_availability == "/here/a.csv"

@@ -96,7 +96,19 @@ def test_accuracy_of_seeds_by_hand(make_run) -> None:
     (line,), (band,) = ax.lines, ax.collections
     assert list(line.get_xdata()) == [1, 3, 4, 5]
     assert list(line.get_ydata()) == [37.5, 50.0, 62.5, 75.0]
-    assert band.get_paths()[0].vertices[:, 0].max() == 4
+    at, edge = band.get_paths()[0].vertices.T
+    deviation = 12.5 * 2**0.5
+    assert at.max() == 4
+    assert (edge[at == 1].min(), edge[at == 1].max()) == pytest.approx(
+        (37.5 - deviation, 37.5 + deviation)
+    )
+    one = runs[runs["seed"] == 0]
+    for draw, column in (
+        (fig.loss, "test_loss"),
+        (fig.integrated_norm, "integrated_norm"),
+        (fig.norms, "mean_update_norm"),
+    ):
+        assert draw(one).lines[0].get_ydata() == pytest.approx(one[column].to_numpy())
     chart = next(charts(runs))
     assert "FedNNNN 75" in chart.alt
     assert "continue alone" in chart.caption

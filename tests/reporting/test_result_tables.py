@@ -68,7 +68,10 @@ def test_tables_are_the_files_with_the_runs_names(runs: dict[str, Path]) -> None
 
 def test_figures_by_hand(runs: dict[str, Path]) -> None:
     table = fp.read_runs(*runs.values())
-    average, nnnn = fp.figures.client_quantiles(table).lines
+    ax = fp.figures.client_quantiles(table)
+    at, edge = ax.collections[0].get_paths()[0].vertices.T
+    assert (edge[at == 4].min(), edge[at == 4].max()) == pytest.approx((15, 85))  # tenths
+    average, nnnn = ax.lines
     assert average.get_xydata().tolist() == [[1, 12.5], [4, 50]]
     assert nnnn.get_ydata().tolist() == [25, 100]
     average, nnnn = fp.figures.client_distribution(table).lines

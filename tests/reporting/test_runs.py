@@ -217,6 +217,8 @@ def test_report_imports_only_what_it_needs(make_run) -> None:
     assert "udce9" in (folder / "rounds.csv").read_text()
 
 
+FUNCTIONS = ("rule", "trainer", "sampler", "client_method", "loss", "optimizer", "metrics")
+FUNCTIONS += ("schedule", "availability", "transform")
 ONE = {"model": {"code": "a", "drawn_weights": "w"}}
 
 
@@ -226,7 +228,7 @@ ONE = {"model": {"code": "a", "drawn_weights": "w"}}
         ({"model": {"code": "a", "drawn_weights": "other"}}, False),
         ({"model": {"code": "b", "drawn_weights": "w"}}, True),
         ({"model": {"code": "a", "weights": "w"}}, True),
-        *((ONE | {of: {"code": "t"}}, True) for of in ("data", "split", "rule")),
+        *((ONE | {of: {"code": "t"}}, True) for of in ("data", "split", *FUNCTIONS)),
         (None, True),  # of a version without them
     ],
 )

@@ -11,7 +11,7 @@ from fednnnn_plugin.reporting.build import build_report
 from fednnnn_plugin.reporting.search_figures import headline, search_figures
 from fednnnn_plugin.reporting.study import is_study, read_study
 
-from .conftest import OWN, PLAN, RATE, STEPS, write_study
+from .conftest import HEAD, OWN, PLAN, RATE, STEPS, write_study
 
 
 def test_study_by_hand(tmp_path: Path) -> None:
@@ -116,3 +116,13 @@ def test_search_draws_and_tells_its_steps(study: Path) -> None:
     table.write_text(table.read_text().replace(*diverged))
     (mesh,) = fp.figures.search(study).collections  # whose colours are not of that trial
     assert len({tuple(mesh.to_rgba(value)) for value in (10.0, 91.0, 93.0)}) == 3
+
+
+def test_cell_is_the_best_over_a_third_key(tmp_path: Path) -> None:
+    grid = {"beta": [0.5], "gamma": [0.8, 0.9], "prox_mu": [0.1, 0.2]}
+    folder = write_study(tmp_path, steps=[STEPS[1] | {"grid": grid}])
+    trials = ((0.6, 0.8, 0.1), (0.7, 0.8, 0.2), (0.9, 0.9, 0.1), (0.5, 0.9, 0.2))
+    rows = [f"own,FedNNNN,finished,{v},{v},30,0.9,1,30,c,0.5,{g},{m}" for v, g, m in trials]
+    head = HEAD.replace("learning_rate,beta,gamma", "beta,gamma,prox_mu")
+    (folder / "trials.csv").write_text("\n".join([head, *rows]) + "\n")
+    assert [text.get_text() for text in fp.figures.search(folder).texts] == ["70.0", "90.0"]

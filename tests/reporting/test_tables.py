@@ -333,3 +333,32 @@ def test_final_value_is_the_last_rounds(make_run, every: int | None, done: int, 
     # A federation that began again at round 20 of 100 tests rounds that no recipe tells.
     recorded = fp.read_runs(folder).assign(tested=[number == 3 for number in range(1, done + 1)])
     assert tables.accuracy(arrange(recorded)).rows["final"][0] == "60.00 (1)"
+
+
+@pytest.mark.parametrize(
+    "differ",
+    [
+        {"client_num_per_round": 50},
+        {"client_num_in_total": 200},
+        {"classes_per_client": 3},
+        {"min_samples": 5},
+    ],
+)
+def test_partitions_of_other_settings_are_other_conditions(make_run, differ) -> None:
+    make_run("FedNNNN", min_samples=10)
+    folder = make_run("FedNNNN", seed=1, **{"min_samples": 10} | differ)
+    runs = arrange(fp.read_runs(folder.parent))
+    assert (runs["condition"].nunique(), runs["label"].nunique()) == (2, 1)
+    assert list(fp.summary(runs)["seeds"]) == [1, 1]
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_direction_of_a_metric_of_a_run_that_goes_on(make_run, lower: bool) -> None:
+    folder = make_run("FedNNNN", comm_round=3, done=2)
+    with (folder / "recipe.yaml").open("a") as recipe:
+        recipe.write("validation_args: {metrics: [own]}\n")
+    (folder / "summary.json").unlink()
+    text = json.dumps({"higher_is_better": {"own": not lower}})
+    (folder / "metric_directions.json").write_text(text)
+    runs = fp.read_runs(folder).assign(**{"test_metrics.own": [0.5, 0.75]})
+    assert fp.summary(runs)["best"].item() == (0.5 if lower else 0.75)

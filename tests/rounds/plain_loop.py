@@ -137,6 +137,7 @@ def plain_loop(start: nn.Module, data: FederatedData, recipe: Recipe) -> Outcome
     out = Outcome(start, vector(start), torch.zeros_like(vector(start)))
     moved = torch.zeros_like(out.served)  # d
     for number in range(1, train.comm_round + 1):
+        rate = train.learning_rate * (train.learning_rate_decay or 1.0) ** (number - 1)
         generator, size = torch_generator(0, "cohort", number), train.client_num_per_round
         if train.client_sampling:
             cohort = torch.multinomial(torch.arange(count) + number / 9, size, generator=generator)
@@ -151,7 +152,7 @@ def plain_loop(start: nn.Module, data: FederatedData, recipe: Recipe) -> Outcome
             shifts = {"scaffold": out.c - c_k, "feddyn": -c_k, "fedcm": beta * out.c}
             shift = shifts.get(method or "", shift)
             steps = follow(model, data, recipe, number, client, shift, 1 - beta)
-            change = (out.served - vector(model)) / (steps * train.learning_rate) - out.c
+            change = (out.served - vector(model)) / (steps * rate) - out.c
             if method == "feddyn":
                 change = alpha_dyn * (out.served - vector(model))
             out.of_clients[client] = c_k + change

@@ -91,6 +91,10 @@ def own(data: str, model: str, loss: str, **settings: Any) -> dict[str, Any]:
         ),
         ("ub_fednnnn", PAPER | {"local_steps": 3, "epochs": None}),
         ("b_fedavg", {"epochs": 1.5, "batch_size": 10}),
+        *(
+            ("b_normnorm", {"beta": 1.1, "learning_rate_decay": 0.5, "client_batching": batching})
+            for batching in ("off", 3)
+        ),
         (
             "b_fedavg",
             own("numbers", "net", "mse", learning_rate_decay=0.5, max_grad_norm=0.1, **ADAM),
@@ -118,7 +122,11 @@ SAM, CM = {"client_method": "fedsam", "sam_rho": 0.1}, {"client_method": "fedcm"
 DYN, NOVA = {"feddyn_alpha": 0.1}, {"client_method": "fednova", "client_weighting": "samples"}
 SCAFFOLD = {"client_method": "scaffold"}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "scaffold": ("ub_fednnnn", SCAFFOLD | {"weight_decay": 0.01, "client_weighting": "samples"}),
+    "scaffold": (
+        "ub_fednnnn",
+        SCAFFOLD
+        | {"weight_decay": 0.01, "client_weighting": "samples", "learning_rate_decay": 0.5},
+    ),
     "fedsam": ("b_fedavg", SAM | {"weight_decay": 0.05, "model_args.model": "own:convolution"}),
     "fedcm": ("ub_fednnnn", CM | {"fedcm_beta": 0.4, "client_weighting": "samples"}),
     "fednova": ("ub_fednnnn", NOVA),

@@ -60,6 +60,8 @@ def test_package_neither_unpickles_nor_evaluates() -> None:
     [
         *((f"train_args.{key}", "spy:x") for key in ("federated_optimizer", "client_method")),
         *((f"train_args.{key}", "spy:x") for key in ("client_sampling", "client_optimizer")),
+        *((f"train_args.{key}", "spy:x") for key in ("train_transform", "client_availability")),
+        ("train_args.learning_rate_schedule", "spy:x"),
         *((key, "spy:x") for key in ("train_args.loss", "model_args.model", "data_args.dataset")),
         ("validation_args.metrics", ["spy:x"]),
     ],

@@ -49,6 +49,7 @@ def test_part_of_each_client_is_held_out() -> None:
     held = [int(x[0]) for inputs, _ in data.test_loader for x in inputs]
     assert len(held) == 3 + 5 + 2 + 4
     assert sorted(numbers + held) == [*range(140)]
+    assert {*held} != {*range(3), *range(30, 35), *range(80, 82), *range(100, 104)}  # the first
     with pytest.raises(UserError, match=r"validation_fraction: 0\.1: must be 0, .* client 1"):
         load_loaders(UserData(([PARTS[0], DataLoader(PARTS[1]), *PARTS[2:]], TEST), {}), recipe)
 

@@ -125,3 +125,11 @@ def test_plan_is_resumed_with_the_options_that_made_it(
     assert plan.validation == held_out
     assert {**given.planned, "validation": held_out}.items() <= options_of(plan).planned.items()
     assert make_plan(base, options_of(plan)) == plan
+
+
+def test_every_trial_holds_out() -> None:
+    load = loader("digits_noniid_b_fednnnn")
+    plan = make_plan(load([]), Options(validation=0.25))
+    for step in plan.steps:
+        [tried] = trial_recipes(load, plan, step, next(step.points())).values()
+        assert tried.data_args.validation_fraction == 0.25

@@ -208,6 +208,8 @@ def test_trial_that_is_hopeless_is_pruned(
     found = study.trials.set_index("beta")
     assert (found["state"][0.6], found["state"][2.0]) == ("finished", state)
     assert found["rounds"][2.0] == (2 if state == "pruned" else 1)
+    if state == "pruned":
+        assert list(study.trials["state"]) == ["finished"] * 4 + ["pruned"] * 2
     searches.search(hill)
     assert len(searches.ran) == 6
 
@@ -242,3 +244,31 @@ def test_journal_with_half_a_line_is_read(three: Searches) -> None:
     journal.write_text('{"op_code": 0}\n')
     with pytest.raises(UserError, match=r"^[^\n]*journal.log: damaged[^\n]*$"):
         three.search(hill)
+
+
+CURVES = {0.5: (0.2, 0.9, 0.3), 0.7: (0.4, 0.5, 0.6)}
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "rounds", "best"),
+    [
+        ("best_accuracy", [0.9, 0.6], [2, 3], 0.5),
+        ("final_accuracy", [0.3, 0.6], [2, 3], 0.7),
+        ("final_loss", [0.7, 0.4], [2, 3], 0.7),
+        ("best_metric", [0.2, 0.4], [1, 1], 0.5),  # which is better where it is lower
+    ],
+)
+def test_best_and_final_are_told_apart(
+    searches: Searches, metric: str, values: list[float], rounds: list[int], best: float
+) -> None:
+    def curve(train: dict[str, Any], number: int) -> float:
+        return CURVES[train["beta"]][number - 1]
+
+    own = metric == "best_metric"
+    searches.top = curve
+    measure = Measure("top", lower_is_better=True) if own else None
+    searches.begin(grid={"beta": [0.5, 0.7]}, rounds=3, metric=metric, measure=measure)
+    study = searches.search((lambda train, number: 0.5) if own else curve)
+    assert list(study.trials["value"]) == pytest.approx(values)
+    assert list(study.trials["best_round"]) == rounds
+    assert study.chosen(study.plan.steps[0]) == {"beta": best}
