@@ -122,7 +122,7 @@ class _Dumper(yaml.SafeDumper):
 
 _Dumper.add_representer(str, _Dumper.represent_text)
 # Of their subclasses too, such as NumPy's float64.
-_Dumper.add_multi_representer(str, lambda dumper, text: dumper.represent_text(str(text)))
+_Dumper.add_multi_representer(str, lambda dumper, text: dumper.represent_text(str.__str__(text)))
 _Dumper.add_multi_representer(float, lambda dumper, x: dumper.represent_float(float(x)))
 
 

@@ -246,6 +246,8 @@ def test_short_options_are_for_what_people_change_most() -> None:
     assert short_overrides("mine.yaml", {"method": "mine:B"}) == [
         "train_args.federated_optimizer=mine:B"  # which may have the keys of mine:A
     ]
+    overrides = short_overrides("mine.yaml", {"method": "FedAvg"})
+    assert load_recipe(Path("mine.yaml"), overrides).rule_settings == {}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -26,11 +25,6 @@ def test_results_page_is_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert page == (tmp_path / "README.md").read_text()
     figures = [{path.relative_to(of) for path in of.rglob("*.svg")} for of in (RESULTS, tmp_path)]
     assert figures[0] == figures[1]
-    for name in ("index.html", "accuracy.tex", "rounds.csv"):
-        kept, again = (
-            re.sub(r'base64,[^"]*', "", (of / name).read_text()) for of in (RESULTS, tmp_path)
-        )
-        assert kept == again.replace(str(tmp_path), "results"), name
 
 
 @pytest.mark.slow

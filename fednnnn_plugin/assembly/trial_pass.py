@@ -135,24 +135,24 @@ def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterat
             loader = loader.loader if isinstance(loader, PairLoader) else loader
             if isinstance(loader, list | tuple):  # of batches
                 if any(len(inputs) == 1 for inputs, _ in loader[-1:]):
-                    yield f"{key}: its data", _named(data, client)
+                    yield f"{key}: its data", _named(client, count)
                 continue
             if not isinstance(loader, DataLoader):
                 continue  # nothing is known of its batches
             cuts: Any = loader if loader.batch_sampler is None else loader.batch_sampler
             if getattr(cuts, "batch_size", None) is None or getattr(cuts, "drop_last", True):
                 continue
-            with suppress(AttributeError, TypeError):  # of unknown length
+            with suppress(AttributeError, NotImplementedError, TypeError):  # of unknown length
                 count = len(cuts.sampler)
             size = cuts.batch_size
             if size != batch_size:
                 key = f"data_args.dataset: a DataLoader's batch_size: {size}"
         if count == 1 if size == -1 else count % size == 1 % size:
-            yield key, _named(data, client)
+            yield key, _named(client, count)
 
 
-def _named(data: FederatedData | LoaderData, client: int) -> str:
-    return f"client {client}, which has {data.client_size(client)} samples"
+def _named(client: int, count: int) -> str:
+    return f"client {client}, which has {count} samples"
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ def _method(recipe: str, name: str) -> list[str]:
     from fednnnn_plugin.client.methods import METHODS
     from fednnnn_plugin.packaged_recipes import find_recipe
     from fednnnn_plugin.reading import read_mapping
+    from fednnnn_plugin.recipe.method_keys import method_keys
     from fednnnn_plugin.server.rules import RULES
     from fednnnn_plugin.user_code import is_own
 
@@ -81,8 +82,11 @@ def _method(recipe: str, name: str) -> list[str]:
     train = train if isinstance(train, dict) else {}
     stays = METHODS.get(str(train.get("client_method")))
     kept = {*(stays.keys if stays else ()), *(RULES[rule].keys if rule in RULES else ())}
-    before = RULES.get(str(train.get("federated_optimizer")))
+    named = str(train.get("federated_optimizer"))
+    before = RULES.get(named)
     keys = [*before.keys] if before else []
+    if is_own(named) and rule in RULES:  # whose keys nobody knows
+        keys = [*method_keys()]
     if before and before.client_method:
         keys += METHODS[before.client_method].keys
     dropped = [f"train_args.{key}=null" for key in keys if key in train and key not in kept]

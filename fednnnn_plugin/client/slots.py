@@ -117,9 +117,10 @@ class Slots:
 
     A client's kernels are those that it has alone, and so are its bits: they depend neither on how
     many train beside it nor on the memory. Its steps are launched as CUDA graphs of the slot, one
-    for each size of a batch. They run as they are, each kernel launched by the host, where there is
-    a correction, an optimizer, or a learning rate that changes from round to round; where the model
-    draws, which the first client's training shows; and where a step cannot be captured.
+    for each size of a batch. They run as they are, each kernel launched by the host, where clients
+    have ``generators``, as of a user's model; where there is a correction, an optimizer, or a
+    learning rate that changes from round to round; where the model draws, which the first client's
+    training shows; and where a step cannot be captured.
     """
 
     def __init__(self, sgd: LocalSGD, model: nn.Module, stage: Stage, streams: Streams) -> None:

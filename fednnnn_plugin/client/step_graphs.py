@@ -95,8 +95,11 @@ class CudaCapture:
         Else no memory is given back any more, and nothing can be drawn on the GPU.
         """
         device = self._stream.device.index
-        for forget in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
-            with suppress(RuntimeError):
-                forget(device, self._pool)
+        ends = "_cuda_endAllocateToPool"
+        if not hasattr(torch._C, ends):  # before PyTorch 2.8
+            ends = "_cuda_endAllocateCurrentStreamToPool"
+        for forget in (ends, "_cuda_releasePool"):
+            with suppress(RuntimeError, AttributeError):
+                getattr(torch._C, forget)(device, self._pool)
         generator = torch.cuda.default_generators[device]
         generator.graphsafe_set_state(generator.clone_state())

@@ -94,8 +94,8 @@ def _arrays(table: Any, where: str, owners: str | None = None) -> tuple[Any, ...
     if _has_transform(table):
         raise UserError(
             where,
-            "has a transform of its own, which its columns are read without",
-            "apply it by map(), or give a list with each client's table",
+            "has a transform, which would not be applied: whole columns are read",
+            "apply it with map(), or give a list with the table of each client",
         )
     named_column(owners, "data_args.partition_by", table, where)
     whose = () if owners is None else (column(table, owners),)

@@ -211,8 +211,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
         Raises:
             UserError: more than ``max_client_failures`` models or numbers that cannot be added.
-            RunError: no model could be averaged, or the served model overflowed; the federation
-                is as it was before.
+            RunError: no model could be averaged, or the served or the evaluation model overflowed;
+                the federation is as it was before.
         """
         server, train = self._server, self._train
         memory = server.memory_dict(self._state)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from fednnnn_plugin.errors import UserError
 
-if find_spec("flwr") is None or find_spec("flwr.app.typing") is None:
+if not all(map(find_spec, ("flwr", "flwr.app", "flwr.app.typing"))):  # up to the first missing
     raise UserError(
         "fednnnn_plugin.flower",
         "needs Flower 1.42 or later, on Python 3.11 or later and not beside FedML",

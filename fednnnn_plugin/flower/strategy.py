@@ -131,7 +131,7 @@ class RuleStrategy(FedAvg):
 
         Raises:
             UserError: the arrays, the state or the records do not fit each other.
-            RunError: the served model overflowed.
+            RunError: the served or the evaluation model overflowed.
         """
         server = self._begin(initial_arrays)
         done, arrays = self._before, initial_arrays
@@ -184,7 +184,7 @@ class RuleStrategy(FedAvg):
 
         Raises:
             UserError: what the rule raises.
-            RunError: the served model overflowed.
+            RunError: the served or the evaluation model overflowed.
         """
         server = self._server
         if self.fraction_train == 0.0 or server is None:
@@ -259,8 +259,8 @@ def _if_they_fit(averaged: Callable[[], MetricRecord | None], by: object) -> Met
 
     What a function of the user's raises is raised.
     """
-    unfit: tuple[type[Exception], ...] = (InconsistentMessageReplies, ZeroDivisionError)
-    if by is aggregate_metricrecords:  # of lists of other lengths, or a number beside a list
+    unfit: tuple[type[Exception], ...] = (InconsistentMessageReplies,)
+    if by is aggregate_metricrecords:  # weights of 0, lists of other lengths, a list and a number
         unfit += (ArithmeticError, TypeError, ValueError)
     try:
         return averaged()

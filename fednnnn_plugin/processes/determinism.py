@@ -58,8 +58,8 @@ def _logged_warnings() -> Iterator[None]:
                 if _WORKSPACE not in named:
                     named.add(_WORKSPACE)
                     _log.warning(
-                        "products on the GPU are not deterministic: the program has made one "
-                        "before the run: set %s=%s in its environment",
+                        "matrix products on the GPU are not deterministic: the program computed "
+                        "one before the run, or has another value: set %s=%s in its environment",
                         *(_WORKSPACE, _FIXED),
                     )
             elif (operation := text.split(maxsplit=1)[0]) not in named:

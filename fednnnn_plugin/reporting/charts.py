@@ -146,7 +146,8 @@ def _by_part(
         try:
             return _chart(*chart)
         except UserError as error:
-            problems.append(str(error))
+            if str(error) not in problems:  # of two figures
+                problems.append(str(error))
             return None
 
     if _recorded(runs, "client_acc.worst_10"):

@@ -47,7 +47,8 @@ class Augmentation:
     def _transformed(self, given: Tensor, **more: torch.Generator) -> Tensor:
         # A copy: the function may change it in place.
         found: Any = call_code(self._transform, TRANSFORM, given.clone(), **more)
-        form = "a " + printable(type(found).__name__)
+        name = printable(type(found).__name__)
+        form = f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
         if isinstance(found, Tensor):
             if (found.shape, found.dtype) == (given.shape, given.dtype):
                 return found

@@ -229,7 +229,7 @@ class Executor:
         try:
             return all_of(self.workers, calls)
         except Failure as error:
-            if not is_out_of_memory(error.__cause__):
+            if self._give_back is None or not is_out_of_memory(error.__cause__):
                 raise
             error.forget_locals()
         self.give_back_memory()  # which may be all that the test lacks

@@ -85,7 +85,8 @@ def simulate_round(
     rank 0's.
 
     Raises:
-        RunError: too many clients failed, no update was accepted, or the served model overflowed.
+        RunError: too many clients failed, no update was accepted, or the served or the evaluation
+            model overflowed.
     """
     schedule, server, ranks = federation.schedule, federation.server, federation.ranks
     before, number = train_state.server, train_state.round + 1
@@ -206,7 +207,7 @@ def _train_part(
         )
         adding.finish()
     except GroupTooWide as error:
-        return error
+        return error.with_traceback(None)  # whose frames hold the group's memory
     return total
 
 

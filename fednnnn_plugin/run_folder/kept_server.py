@@ -106,7 +106,7 @@ class KeptServer:
 
         Raises:
             UserError: what the rule raises.
-            RunError: the served model overflowed.
+            RunError: the served or the evaluation model overflowed.
         """
         number, before, server = self.done + 1, self._state, self._server
         if total.clients:

@@ -93,7 +93,7 @@ def test_table_of_other_columns_says_what_it_has() -> None:
         ((more, more), "train: has 'label', 'x', 'at': must have the labels under"),
         (([more], more), "client 0: has 'label', 'x', 'at': must"),
         ((table(np.array(["a", "b"]), torch.arange(2)),) * 2, "column x: .*text: must be numbers"),
-        ((more.with_transform(dict), more), "train: has a transform of its own"),
+        ((more.with_transform(dict), more), "train: has a transform, which"),
     ):
         with pytest.raises(fp.UserError, match=said):
             bring_data(MINE, given)

@@ -114,7 +114,7 @@ def test_group_by_graphs_is_as_one_by_one(settings: dict[str, Any]) -> None:
     assert (captured.captures, captured.launches) == expected
 
 
-@pytest.mark.parametrize(("version", "forgotten"), [("2.11.0", 2), ("2.12.0", 0)])
+@pytest.mark.parametrize(("version", "forgotten"), [("2.7.0", 2), ("2.11.0", 2), ("2.12.0", 0)])
 def test_failed_capture_is_forgotten(
     monkeypatch: pytest.MonkeyPatch, version: str, forgotten: int
 ) -> None:
@@ -139,7 +139,9 @@ def test_failed_capture_is_forgotten(
         ("default_generators", {1: generator}),
     ):
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    for name in ("_cuda_endAllocateToPool", "_cuda_releasePool"):
+    monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool", raising=False)
+    ends = "CurrentStream" if version == "2.7.0" else ""
+    for name in (f"_cuda_endAllocate{ends}ToPool", "_cuda_releasePool"):
         monkeypatch.setattr(torch._C, name, lambda *of: calls.append(of), raising=False)
     monkeypatch.setattr(torch, "__version__", version)
     capture = CudaCapture(SimpleNamespace(device=torch.device("cuda", 1)))  # type: ignore[arg-type]

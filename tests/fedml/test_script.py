@@ -48,6 +48,7 @@ def test_device_is_the_cpu_unless_asked(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert fedml.device.get_device(fedml_args(using_gpu=True, gpu_id=1)) == torch.device("cuda:1")
+    assert fedml.device.get_device(fedml_args(**OURS, client_num_in_total=None)) == CPU
     with refused(r"args: train_args\.beta: missing"):  # before a script loads its data
         fedml.device.get_device(fedml_args(**OURS | {"beta": None}))
 

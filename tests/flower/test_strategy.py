@@ -148,12 +148,16 @@ def test_metrics_that_do_not_fit_each_other_are_left_out(one, other, caplog) -> 
     assert not result.evaluate_metrics_clientapp
     assert caplog.text.count("clients' metrics: left out") == 2
 
-    def own(replies: list[RecordDict], _: str) -> MetricRecord:
-        raise ValueError("the user's own")
 
-    by = FedNNNN(beta=0.7, gamma=0.6, train_metrics_aggr_fn=own)
-    with pytest.raises(ValueError, match="the user's own"):
-        start(by, TWO, ZERO)
+@pytest.mark.parametrize("error", [ValueError, ZeroDivisionError])
+@pytest.mark.parametrize("of", ["train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"])
+def test_error_of_a_users_function_is_raised(of: str, error: type[Exception]) -> None:
+    def own(replies: list[RecordDict], _: str) -> MetricRecord:
+        raise error("the user's own")
+
+    by = FedNNNN(beta=0.7, gamma=0.6, **{of: own})
+    with pytest.raises(error, match="the user's own"):
+        by.start(ClientsHere(TWO), ArrayRecord(ZERO), 1)
 
 
 def test_client_of_no_finite_count_has_none_on_record(tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_what_is_not_deterministic_is_logged(
     assert not torch.are_deterministic_algorithms_enabled()
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
     named = [record.getMessage().split(":")[0] for record in caplog.records]
-    products = "products on the GPU are not deterministic"
+    products = "matrix products on the GPU are not deterministic"
     assert named == ["pool_backward_cuda", "sum_backward_cuda", products]
 
 

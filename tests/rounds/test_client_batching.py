@@ -105,10 +105,11 @@ def test_memory_of_a_wide_group_is_given_back(
 ) -> None:
     """Where it ends beside the training: as updates are measured, and in a test."""
     widths, tests, held = list[int](), list[int](), list[Any]()
-    ended = torch.cuda.OutOfMemoryError("out of memory")
+    measured_once = list[Any]()
     measure, memory_for, counts = ClientSum.measure, GroupSGD._memory_for, executor.count
 
     def noted(self: GroupSGD, clients: int, samples: int, start: Any) -> Any:
+        assert all(each() is None for each in measured_once)  # what failed is let go
         memory = memory_for(self, clients, samples, start)
         widths.append(len(memory.positions))
         held.append(self)
@@ -116,14 +117,15 @@ def test_memory_of_a_wide_group_is_given_back(
 
     def measured(self: ClientSum, changed: Any, returned: Any) -> Any:
         if len(changed.vector) > 2:
-            raise ended
+            measured_once.append(weakref.ref(changed.vector))
+            raise torch.cuda.OutOfMemoryError("out of memory")
         return measure(self, changed, returned)
 
     def counted(*given: Any, **more: Any) -> Any:
         tests.append(1)
         # The first is the trial before round 1; what the training keeps is all that the test lacks.
         if len(tests) > 1 and held[-1]._memory is not None:
-            raise ended
+            raise torch.cuda.OutOfMemoryError("out of memory")
         return counts(*given, **more)
 
     monkeypatch.setattr(GroupSGD, "_memory_for", noted)

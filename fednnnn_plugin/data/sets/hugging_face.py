@@ -110,9 +110,11 @@ def _labels(tables: list[Any], name: str, where: str) -> tuple[list[NDArray[Any]
     if any(part.dtype.kind not in "OU" for part in values):
         return values, ()
     texts = np.concatenate(values)
-    if not all(isinstance(text, str) for text in texts.flat):
-        of = f"{where}: column {printable(name)}"
-        raise UserError(of, "has rows without a label", "every sample must have one")
+    if others := [value for value in texts.flat if not isinstance(value, str)]:
+        of, what = f"{where}: column {printable(name)}", printable(type(others[0]).__name__)
+        without = all(value is None for value in others)
+        found = "has rows without a label" if without else f"has a {what}"
+        raise UserError(of, found, "must have a text or a number for each sample")
     known, numbers = np.unique(texts.astype(np.str_), return_inverse=True)
     return np.split(numbers, [len(values[0])])[: len(values)], tuple(map(str, known))
 

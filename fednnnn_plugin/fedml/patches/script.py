@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from fednnnn_plugin.data.sets import DATASETS, find_dataset
@@ -71,8 +71,10 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
     from fednnnn_plugin.fedml.settings import script_recipe
     from fednnnn_plugin.processes.job import ending_together
 
-    # The whole: what is wrong in it is said before the script loads its data.
-    recipe = script_recipe(args, custom_trainer=True, unread=TRAINING_KEYS)
+    # The whole: what is wrong in it is said before the script loads its data, which may set these.
+    counts = ("client_num_in_total", "client_num_per_round")
+    given = SimpleNamespace(**vars(args) | dict.fromkeys(counts))
+    recipe = script_recipe(given, custom_trainer=True, unread=(*TRAINING_KEYS, *counts))
     ranks = simulation_ranks(recipe.comm_args.backend)
     with ending_together(ranks):
         return rank_device(recipe, ranks)
