@@ -49,7 +49,7 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     where = f"{STUDY}: {folder.path}"
     if is_study(folder.path):
         raise UserError(where, "it holds a study", f"continue with {RESUME}, or choose another")
-    if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
+    if folder.path.exists() and (not folder.path.is_dir() or folder.has_others_files()):
         raise UserError(where, "not empty, and not a study")
     if plan.steps[0].name == LEARNING_RATE_STEP:
         classes = _classes_per_client(load, plan, folder)

@@ -29,6 +29,8 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
     "rounds": TypeAdapter(Annotated[int, Field(ge=1, lt=2**31)] | None),
     "validation": TypeAdapter(Annotated[float, Field(gt=0, lt=1)] | None),
     "metric": TypeAdapter(Metric | None),
+    "paper": TypeAdapter(bool | None),
+    "prune": TypeAdapter(bool | None),
 }
 
 

@@ -25,6 +25,7 @@ from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values
 from fednnnn_plugin.tuning.trial import Failed, run_trial
 
 Values = dict[str, float]
+_CHOSEN = "chosen"  # what the steps before had chosen, of a trial
 _STATES = {
     TrialState.COMPLETE: "finished",
     TrialState.PRUNED: "pruned",
@@ -79,7 +80,10 @@ class Search:
         return {
             tuple(trial.params[key] for key in step.grid): trial
             for trial in self._studies[step.name].get_trials(deepcopy=False)
-            if trial.state.is_finished() and "folder" in trial.user_attrs
+            if trial.state.is_finished()
+            and "folder" in trial.user_attrs
+            # Else an interrupt came when the trial had ended, before it was told so.
+            and (trial.state != TrialState.FAIL or trial.user_attrs.get("reason"))
         }
 
     def _visit(self, step: Step, point: Values, chosen: Values, *, waits: bool) -> None:
@@ -93,15 +97,23 @@ class Search:
         try:
             with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=-1 if waits else 0):
                 ended = self._ended(step).get(tuple(point.values()))
+                if ended and ended.user_attrs.get(_CHOSEN, chosen) != chosen:
+                    ended = None  # a step before has chosen otherwise since
                 runs = [*self._plan.run_folders][: ended.user_attrs["runs"] if ended else 0]
                 if ended and all((folder / run).exists() for run in runs):
                     return
                 recipes = trial_recipes(self._folder.load, self._plan, step, {**chosen, **point})
                 study = self._studies[step.name]
                 study.sampler = GridSampler({key: [value] for key, value in point.items()})
-                run = partial(
+                own = partial(
                     run_trial, self._folder, self._plan, step, folder, recipes, self._jobs
                 )
+                given = dict(chosen)
+
+                def run(trial: optuna.Trial) -> float:
+                    trial.set_user_attr(_CHOSEN, given)
+                    return own(trial)
+
                 study.optimize(run, n_trials=1, catch=(Failed,))
                 line = self._line(step, point, self._ended(step)[tuple(point.values())])
         except Timeout:
@@ -118,7 +130,7 @@ class Search:
                     "method": step.method,
                     "state": _STATES[trial.state],
                     "value": trial.value if trial.state == TrialState.COMPLETE else None,
-                    **trial.user_attrs,
+                    **{name: x for name, x in trial.user_attrs.items() if name != _CHOSEN},
                     **trial.params,
                 }
                 for step in self._plan.steps

@@ -20,7 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 
 from fednnnn_plugin.assembly.objects import object_names
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.files import TEMPORARY, write_atomically
 from fednnnn_plugin.reading import write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
 from fednnnn_plugin.reporting.study import (
@@ -94,6 +94,12 @@ class StudyFolder:
             digest = "," + sha256(encoded).hexdigest()[:16]
             name = encoded[: _LONGEST_NAME - len(digest)].decode(errors="ignore") + digest
         return self.path / "trials" / step.name / name
+
+    def has_others_files(self) -> bool:
+        """Tell whether a folder without a study has more than a beginning of one left there."""
+        beginning = {".lock", self.base.name}
+        beginning |= {f".{name}{TEMPORARY}" for name in (self.base.name, PLAN)}
+        return not {path.name for path in self.path.iterdir()} <= beginning
 
     def write_plan(self, recipe: Recipe, plan: Plan) -> None:
         """Write down what is searched, unless another process has begun a study meanwhile."""

@@ -272,3 +272,43 @@ def test_best_and_final_are_told_apart(
     assert list(study.trials["value"]) == pytest.approx(values)
     assert list(study.trials["best_round"]) == rounds
     assert study.chosen(study.plan.steps[0]) == {"beta": best}
+
+
+def test_step_is_searched_anew_where_the_one_before_chooses_otherwise(searches: Searches) -> None:
+    """A trial of η that had failed is repeated, and wins."""
+    searches.begin(grid={"learning_rate": [0.01, 0.1], "beta": [0.5, 0.7]}, rounds=1)
+    fails = [True]
+
+    def outcome(train: dict[str, Any], number: int) -> float:
+        if train["learning_rate"] == 0.1 and fails:
+            raise DIVERGED
+        return train["learning_rate"]
+
+    searches.search(outcome)
+    fails.clear()
+    shutil.rmtree(searches.folder.path / "trials" / "learning-rate" / "learning_rate=0.1")
+    searches.ran.clear()
+    searches.search(outcome)
+    assert searches.ran == ["learning_rate=0.1", "beta=0.5", "beta=0.7"]
+    searches.search(outcome)
+    assert len(searches.ran) == 3
+
+
+def test_trial_that_was_interrupted_as_it_ended_is_run_again(three: Searches) -> None:
+    """After what it measured was written down, and before it was told to have finished."""
+    with pytest.raises(KeyboardInterrupt):
+        three.search(ending_at(KeyboardInterrupt()))
+    done, cut = trials(three)
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(three.folder.journal)))
+    storage.create_new_trial(
+        storage.get_study_id_from_name("FedNNNN"),
+        template_trial=optuna.trial.create_trial(
+            state=TrialState.FAIL,
+            params=cut.params,
+            distributions=cut.distributions,
+            user_attrs=done.user_attrs | {"folder": "trials/FedNNNN/beta=0.7"},
+        ),
+    )
+    study = three.search(hill)
+    assert three.ran == ["beta=0.5", "beta=0.7", "beta=0.7", "beta=0.9"]
+    assert list(study.trials["state"]) == ["finished"] * 3

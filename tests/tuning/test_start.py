@@ -12,6 +12,7 @@ from click.testing import CliRunner
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.files import TEMPORARY
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.reporting.metrics import Metric
 from fednnnn_plugin.reporting.study import MAX_POINTS, read_plan
@@ -59,6 +60,7 @@ GRIDS = ([], [True], "", None, True, "1:2:0", "1,1.0", "1:nan:1", "1e999999", MA
         *(({"grid": {"beta": bad}}, "grid beta: ") for bad in GRIDS),
         ({"grid": 3}, "grid: 3: "),
         *(({"rounds": bad}, f"rounds: {bad!r}: ") for bad in ("3", 0)),
+        *(({name: "no"}, f"{name}: 'no': must be") for name in ("paper", "prune")),
         ({"validation": 1.0}, "validation: 1.0: "),
         *(({"seeds": bad}, "seeds: ") for bad in ("", "1;2", "1,1", [1, 1], [], 3, [-1], ["1"])),
         ({"metric": "loss"}, "metric: 'loss': "),
@@ -192,3 +194,12 @@ def test_study_of_many_classes_deals_them_all(tmp_path: Path) -> None:
     assert plan.classes_per_client == 10
     (line,) = described(load, plan)
     assert "n_class, 10 classes a client" in line
+
+
+def test_beginning_that_was_killed_blocks_no_study(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path)
+    for name in (".lock", "base.yaml", f".study.yaml{TEMPORARY}"):
+        (tmp_path / name).touch()
+    assert not folder.has_others_files()
+    (tmp_path / "thesis.tex").touch()
+    assert folder.has_others_files()
