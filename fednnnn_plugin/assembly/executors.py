@@ -137,10 +137,8 @@ def make_executor(
 
         streams = CudaStreams(device) if device.type == "cuda" else OneStream()
         slots = Slots(sgd, model, stage, streams)
-        training, give_back = (
-            partial(train_in_slots, slots, batches, own_seed),
-            slots.give_back_memory,
-        )
+        training = partial(train_in_slots, slots, batches, own_seed)
+        give_back = slots.give_back_memory
     elif most > 1:
         graphs = None
         if on_gpu := device.type == "cuda":
@@ -149,8 +147,8 @@ def make_executor(
         groups = GroupSGD(
             sgd, model, batches.images, batches.labels, normalise, graphs, augmentation
         )
-        training = together = TrainTogether(groups, batches, own_seed, ahead=on_gpu)
-        give_back = together.give_back_memory
+        together = TrainTogether(groups, batches, own_seed, ahead=on_gpu)
+        training, give_back = together, together.give_back_memory
     return executor(training, own_test or batches, give_back=give_back)
 
 

@@ -38,14 +38,15 @@ def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rat
         decay = train.learning_rate_decay or 1.0
         if decay == 1:
             return None
-        settings: dict[str, Any] = {"name": "exponential", "decay": decay}
+        last = train.comm_round
         where = f"train_args.learning_rate_decay: {decay:g}"
-    else:
-        settings = {"name": given} if isinstance(given, str) else dict(given)
-        where = f"{SCHEDULE}: {printable(settings['name'])}"
+        _check_rate(rate * decay ** (last - 1), last, where)
+        # Of any round: a silo's client may not know how many there are.
+        return lambda number: rate * decay ** (number - 1)
+    settings: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
     name, warmup = settings.pop("name"), settings.pop("warmup_rounds", 0)
     warm = warm_up_rates(rate, warmup)[: train.comm_round]
-    left = train.comm_round - len(warm)
+    left, where = train.comm_round - len(warm), f"{SCHEDULE}: {printable(name)}"
     make = own or TORCH_SCHEDULES.get(name)
     if name in SCHEDULES:
         factors = schedule_factors(name, settings)
@@ -61,15 +62,17 @@ def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rat
                 ]
     rates = (*warm, *found)
     for number, each in enumerate(rates, start=1):
-        if not _LEAST <= each <= _MOST:
-            raise UserError(
-                where,
-                f"round {number}: a learning rate of {each:g}",
-                "must be a number of 1.2e-38 to 3.4e38",
-            )
-    if given is None:  # a silo's client may not know how many rounds there are
-        return lambda number: rate * decay ** (number - 1)
+        _check_rate(each, number, where)
     return lambda number: rates[number - 1]
+
+
+def _check_rate(rate: float, number: int, where: str) -> None:
+    if not _LEAST <= rate <= _MOST:
+        raise UserError(
+            where,
+            f"round {number}: a learning rate of {rate:g}",
+            "must be a number of 1.2e-38 to 3.4e38",
+        )
 
 
 def _is_scheduler(found: object) -> bool:

@@ -130,7 +130,7 @@ class Search:
                     "method": step.method,
                     "state": _STATES[trial.state],
                     "value": trial.value if trial.state == TrialState.COMPLETE else None,
-                    **{name: x for name, x in trial.user_attrs.items() if name != _CHOSEN},
+                    **trial.user_attrs,
                     **trial.params,
                 }
                 for step in self._plan.steps

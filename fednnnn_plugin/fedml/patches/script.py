@@ -71,7 +71,7 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
     from fednnnn_plugin.fedml.settings import script_recipe
     from fednnnn_plugin.processes.job import ending_together
 
-    # The whole: what is wrong in it is said before the script loads its data, which may set these.
+    # The whole recipe is checked before data is loaded, but for the counts that loading may set.
     counts = ("client_num_in_total", "client_num_per_round")
     given = SimpleNamespace(**vars(args) | dict.fromkeys(counts))
     recipe = script_recipe(given, custom_trainer=True, unread=(*TRAINING_KEYS, *counts))
