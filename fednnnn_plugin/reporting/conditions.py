@@ -158,7 +158,7 @@ def value_text(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "–", True: "true", False: "false"}[value]
     if isinstance(value, int | float):
-        return short if float(short := f"{value:g}") == value else repr(value)
+        return short if float(short := f"{value:g}") == value else str(value)
     return str(value)
 
 

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 
 from fednnnn_plugin.errors import check_known
 from fednnnn_plugin.reporting import scales, style
-from fednnnn_plugin.reporting.conditions import SYMBOLS
+from fednnnn_plugin.reporting.conditions import SYMBOLS, value_text
 from fednnnn_plugin.reporting.runs import method_name
 from fednnnn_plugin.reporting.study import Plan, Step, Study, read_study
 
@@ -114,7 +114,7 @@ def _heat_map(
             ax.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=color, lw=width))
     for axis, side in ((ax.xaxis, across), (ax.yaxis, up)):
         every = math.ceil(len(side) / 12)
-        axis.set_ticks(np.arange(0.5, len(side), every), [f"{v:g}" for v in side[::every]])
+        axis.set_ticks(np.arange(0.5, len(side), every), [*map(value_text, side[::every])])
     ax.tick_params(length=0)
     ax.grid(visible=False)
     ax.set(xlabel=_label(first), ylabel=_label(second), title=title)
@@ -136,7 +136,7 @@ def _line(
         ax.set_xscale("log")
         ax.minorticks_off()
     every = math.ceil(len(grid) / 8)
-    ax.set_xticks(grid[::every], [f"{value:g}" for value in grid[::every]])
+    ax.set_xticks(grid[::every], [*map(value_text, grid[::every])])
     ax.set(xlabel=_label(key), ylabel=title)
 
 
@@ -176,7 +176,7 @@ def _metric(plan: Plan) -> tuple[str, str, float, int]:
 
 
 def _at(step: Step, trial: pd.Series[float]) -> str:
-    return ", ".join(f"{SYMBOLS.get(key, key)} {trial[key]:g}" for key in step.grid)
+    return ", ".join(f"{SYMBOLS.get(key, key)} {value_text(trial[key])}" for key in step.grid)
 
 
 def _label(key: str) -> str:

@@ -47,8 +47,8 @@ class Options(NamedTuple):
 
     @property
     def planned(self) -> dict[str, object]:
-        """What is given, each key's grid by itself; a joint search asks for nothing."""
-        given = self._asdict() | {"paper": self.paper or None}
+        """What is given, each key's grid by itself."""
+        given = self._asdict()
         given |= {f"grid {key}": values for key, values in (given.pop("grid") or {}).items()}
         return {name: value for name, value in given.items() if value is not None}
 

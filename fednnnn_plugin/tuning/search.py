@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 
 import optuna
@@ -33,6 +34,28 @@ _STATES = {
 }
 
 
+class _OfOneSeed(MedianPruner):
+    """Compares a seed's rounds, after a third of them, with the same seed's of other trials.
+
+    To it the ``rounds`` of each seed follow on those of the seed before.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__(n_startup_trials=4)
+        self._rounds = rounds
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        last = trial.last_step or 0
+        before = max(last - 1, 0) // self._rounds * self._rounds
+        if last - before < self._rounds // 3:
+            return False
+        own = copy(trial)
+        own.intermediate_values = {
+            number: value for number, value in trial.intermediate_values.items() if number > before
+        }
+        return super().prune(study, own)
+
+
 class Search:
     """One process's part in a study, among ``jobs`` that train side by side on this machine.
 
@@ -48,7 +71,7 @@ class Search:
                 study_name=step.name,
                 storage=folder.storage,
                 direction="minimize" if self._plan.lowest else "maximize",
-                pruner=MedianPruner(n_startup_trials=4, n_warmup_steps=step.rounds // 3),
+                pruner=_OfOneSeed(step.rounds),
                 load_if_exists=True,
             )
             for step in self._plan.steps

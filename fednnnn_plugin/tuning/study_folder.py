@@ -23,6 +23,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.files import TEMPORARY, write_atomically
 from fednnnn_plugin.reading import write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
+from fednnnn_plugin.reporting.conditions import value_text
 from fednnnn_plugin.reporting.study import (
     COLUMNS,
     PLAN,
@@ -38,6 +39,23 @@ from fednnnn_plugin.tuning.options import STUDY
 from fednnnn_plugin.tuning.plan import recipe_values
 
 _LONGEST_NAME = 255 - len("..lock")  # bytes of a trial's folder, whose lock is ".NAME.lock"
+
+
+class _Journal(JournalFileBackend):
+    """Optuna's journal under a kernel's lock: Optuna's stays where a process was killed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._kernels: Any = FileLock(path.with_name(f".{path.stem}.lock"))
+        super().__init__(str(path), self._kernels)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Write lines; before them drop the half of one that a killed process has left."""
+        with self._kernels:
+            with self._path.open("rb+") as file:
+                content = file.read()
+                file.truncate(content.rfind(b"\n") + 1)
+            super().append_logs(logs)
 
 
 class StudyFolder:
@@ -69,12 +87,8 @@ class StudyFolder:
     @property
     def storage(self) -> JournalStorage:
         """Optuna's journal, which any number of processes share."""
-        # Not Optuna's lock, which a killed process leaves behind, for others to wait for.
-        lock: Any = FileLock(self.path / ".journal.lock")
-        with lock:  # nobody else is at writing a line
-            _drop_half_a_line(self.journal)
         try:
-            return JournalStorage(JournalFileBackend(str(self.journal), lock))
+            return JournalStorage(_Journal(self.journal))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(
                 STUDY, f"{self.journal}: damaged: not a journal of Optuna's", "move the study away"
@@ -140,12 +154,12 @@ class StudyFolder:
 
 def shown_values(point: Mapping[str, float]) -> str:
     """Say a point's values, as in ``beta 0.7, gamma 0.8``."""
-    return ", ".join(f"{key} {value:g}" for key, value in point.items())
+    return ", ".join(f"{key} {value_text(value)}" for key, value in point.items())
 
 
 def _provenance(study: Study, step: Step) -> list[str]:
     """What was searched in a step, how many points have a result, and which is best."""
-    grids = {key: ", ".join(map("{:g}".format, values)) for key, values in step.grid.items()}
+    grids = {key: ", ".join(map(value_text, values)) for key, values in step.grid.items()}
     grid = "; ".join(f"{key} in {values}" for key, values in grids.items())
     best = study.best(step)
     assert best is not None
@@ -154,10 +168,3 @@ def _provenance(study: Study, step: Step) -> list[str]:
         f"  {study.counts([step])}",
         f"  best: {shown_values(study.chosen(step))}: {study.plan.metric} {best['value']:.4f}",
     ]
-
-
-def _drop_half_a_line(path: Path) -> None:
-    """Drop what a process wrote last that was killed; Optuna would write on behind it."""
-    with path.open("ab+") as file:
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)

@@ -122,6 +122,13 @@ def test_search_without_a_finished_trial(searches: Searches) -> None:
     assert list(searches.search(hill).trials["state"]) == ["finished"]
 
 
+def test_close_values_are_told_apart(searches: Searches) -> None:
+    searches.begin(grid={"beta": [0.1234567, 0.1234568]}, rounds=1)
+    searches.folder.write_best(searches.search(hill))
+    assert "beta in 0.1234567, 0.1234568\n" in searches.folder.best.read_text()
+    assert "beta 0.1234568  best accuracy" in searches.said[1]
+
+
 def test_counts_are_integers_in_the_best_recipe(searches: Searches) -> None:
     searches.begin("partition_method=dirichlet", grid={"epochs": [1, 2], "gamma": [0.5]}, rounds=2)
     searches.folder.write_best(searches.search(lambda train, _: train["epochs"] / 10))
@@ -214,6 +221,21 @@ def test_trial_that_is_hopeless_is_pruned(
     assert len(searches.ran) == 6
 
 
+def test_seed_is_pruned_by_the_same_seed_of_others(searches: Searches) -> None:
+    """In its second seed, which begins as well as the others and is behind after a third of it."""
+    grid = {"beta": [0.1, 0.2, 0.3, 0.4, 0.5]}
+    searches.begin(grid=grid, rounds=6, prune=True, metric="final_accuracy", seeds=[1, 5])
+
+    def outcome(train: dict[str, Any], number: int) -> float:
+        if train["seed"] == 1:
+            return 0.9
+        return 0.1 if train["beta"] == 0.5 and number < 4 else 0.5
+
+    study = searches.search(outcome)
+    assert list(study.trials["state"]) == ["finished"] * 4 + ["pruned"]
+    assert list(trials(searches)[4].intermediate_values) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
 def test_seed_that_is_stopped_keeps_its_last_value(searches: Searches) -> None:
     """Of seed 1, stopped after its first round, the mean with seed 5 takes 0.5 for the third."""
     searches.begin(grid={"beta": [0.5]}, rounds=3, metric="final_accuracy", seeds=[1, 5])
@@ -244,6 +266,22 @@ def test_journal_with_half_a_line_is_read(three: Searches) -> None:
     journal.write_text('{"op_code": 0}\n')
     with pytest.raises(UserError, match=r"^[^\n]*journal.log: damaged[^\n]*$"):
         three.search(hill)
+
+
+def test_journal_is_written_on_behind_half_a_line(three: Searches) -> None:
+    """Which a process beside this one has left that was killed."""
+    journal, killed = three.folder.journal, []
+
+    def outcome(train: dict[str, Any], number: int) -> float:
+        if train["beta"] == 0.7 and not killed:
+            killed.append(True)
+            with journal.open("ab") as file:
+                file.write(b'{"op_code":4,"work')
+        return hill(train, number)
+
+    study = three.search(outcome)
+    assert list(study.trials["state"]) == ["finished"] * 3
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
 
 
 CURVES = {0.5: (0.2, 0.9, 0.3), 0.7: (0.4, 0.5, 0.6)}

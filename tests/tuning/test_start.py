@@ -117,6 +117,7 @@ def test_study_with_other_settings_is_refused(study: Path) -> None:
         (["--resume", "--grid=beta=0.6"], "--resume: grid beta: "),
         (["--resume", "--rounds=2"], "--resume: rounds: 2: the study in study has 1"),
         (["--resume", "--prune"], "--resume: prune: "),
+        (["--resume", "--no-paper"], "--resume: paper: False: the study in study has True"),
     ):
         said = refused("--study=study", *options)
         assert (said.startswith(line), said.count("\n")) == (True, 1)
