@@ -31,6 +31,7 @@ from fednnnn_plugin.followers.follower import Follower, figures
 from fednnnn_plugin.followers.progress import SHOWN
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.processes.ranks import Ranks, agreed
+from fednnnn_plugin.reading import read_mapping, write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.loaders import LoaderData
@@ -91,6 +92,8 @@ def run_federation(
         check_same_start(recipe, mode, ranks, only_check=only_check)
         inputs = _unfinished_inputs(recipe, load, files, mode, ranks)
         if inputs is None:
+            if not ranks.rank and not only_check:
+                _name_anew(recipe, files)
             return None
         stack.enter_context(numerics(recipe.train_args.precision, inputs.device))
         # A model's code may ask for more threads, which is for no longer than the call.
@@ -117,6 +120,7 @@ def run_federation(
         log_inputs(recipe, inputs, federation)
         if mode == "resume":
             writer.restore()
+        writer.begin()  # first: a summary says that the recipe which is there has ended
         _describe(recipe, inputs, files)
         # The log has each client that fails or is rejected.
         watch = RoundWatch(0, thresholds(recipe), once=True)
@@ -136,6 +140,16 @@ def _describe(recipe: Recipe, inputs: Inputs, files: RunFolder) -> None:
     write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
 
 
+def _name_anew(recipe: Recipe, files: RunFolder) -> None:
+    """Give a run that has finished the label that it is resumed with, if there is one."""
+    stored, label = read_mapping(files.recipe, "recipe"), recipe.tracking_args.label
+    tracking = stored.setdefault("tracking_args", {})
+    if label not in (None, tracking.get("label")):
+        tracking["label"] = label
+        with files.locked("resume"):
+            write_atomically(files.recipe, write_yaml(stored).encode())
+
+
 def _simulate(
     federation: Federation, writer: RunWriter, files: RunFolder, watch: RoundWatch
 ) -> str | None:
@@ -143,7 +157,6 @@ def _simulate(
 
     Returns why the run was stopped before its last round, if it was.
     """
-    writer.begin()
     stop = StopWatch(federation.schedule.stop, MetricsFile(files.metrics).records())
     federation.ranks.broadcast_object(writer.train_state.round)
     with ExitStack() as stack:

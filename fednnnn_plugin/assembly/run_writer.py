@@ -52,7 +52,7 @@ class RunWriter:
     def restore(self) -> None:
         """Take the state from the newest whole checkpoint; nothing is written."""
         federation, path = self._federation, self._checkpoints.path
-        self._tables.check()
+        self._tables.check(RESUME)
         recorded = self._metrics.rounds()
         vectors = federation.vectors
         checkpoint = self._checkpoints.load(recorded, vectors.check if vectors else None)

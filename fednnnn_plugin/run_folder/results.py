@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from fednnnn_plugin.errors import RESUME, UserError, printable
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.files import LONGEST_LINE, break_off, errors_named
 from fednnnn_plugin.quantities import Spread
 
@@ -103,14 +103,14 @@ class ResultTable:
             with errors_named(self._path), self._path.open("ab") as file:
                 os.fsync(file.fileno())
 
-    def check(self) -> None:
+    def check(self, where: object) -> None:
         """Refuse a file that is not what this version has written."""
         if self._path.exists():
             with self._path.open("rb") as file:
                 first = file.readline(LONGEST_LINE)
             if first.endswith(b"\n") and first != self._header:
                 must = f"its first line must be {self._header.decode().strip()}"
-                raise UserError(RESUME, self._path, f"{must}; or move it away")
+                raise UserError(where, self._path, f"{must}; or move it away")
 
     def cut(self, rounds: int) -> None:
         """Drop what was written after so many rounds, whole lines or parts of one."""
@@ -142,10 +142,10 @@ class ResultTables:
         for table in self._tables:
             table.sync()
 
-    def check(self) -> None:
-        """Refuse to continue what is not what this version has written."""
+    def check(self, where: object) -> None:
+        """Refuse to continue what is not what this version has written; ``where`` asks to."""
         for table in self._tables:
-            table.check()
+            table.check(where)
 
     def cut(self, rounds: int) -> None:
         """Drop what was written after so many rounds."""

@@ -55,11 +55,12 @@ class ServerRecords:
         self._marks = [time.monotonic()] * 3
         if self._file is None:
             return
+        home = self._file.path.parent
+        self._tables = ResultTables(home)
+        self._tables.check("metrics_path")
         if done:
             self._integrated, _ = self._file.until(done)
         self._file.cut(done)
-        home = self._file.path.parent
-        self._tables = ResultTables(home)
         self._tables.cut(done)
         recipe = RunFolder(home).recipe
         if done and recipe.exists():

@@ -79,6 +79,11 @@ def test_resume_of_a_finished_run(tiny: Tiny, resume: Any, content: Any, whole: 
     shutil.copytree(whole, copy, copy_function=os.link)
     assert resume(comm_round=3) is None
     assert files(whole) == before
+    assert resume(label="ours") is None
+    assert [*fp.read_runs(whole)["method"].unique()] == ["ours"]
+    assert {path for path, content in files(whole).items() if content != before[path]} == {
+        whole / "recipe.yaml"
+    }
     ending = follower(round_done=Mock(side_effect=[None, EOFError]), end=round_is_saved)
     with pytest.raises(EOFError):
         resume(comm_round=8, followers=[ending])
@@ -107,6 +112,24 @@ def test_interrupt_of_the_last_save_costs_no_round(
         tiny(comm_round=1, checkpoint_every=2)
     assert list(tiny.folder.glob("run/checkpoint/round-000001-*"))
     assert saving.call_count == 2
+
+
+def test_run_that_was_stopped_and_is_killed_as_it_goes_on_is_not_finished(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its recipe was written anew, before a round."""
+    tiny(comm_round=4, checkpoint_every=2, stop={"patience": 1, "min_delta": 0.9})
+    monkeypatch.setattr("fednnnn_plugin.assembly.federation._simulate", Mock(side_effect=EOFError))
+    again = {
+        "comm_round": 4,
+        "checkpoint_every": 2,
+        "mode": "resume",
+        "stop": {"patience": 2, "min_delta": 0.9},
+    }
+    with pytest.raises(EOFError):
+        tiny(**again)
+    monkeypatch.undo()
+    assert tiny(**again) is not None
 
 
 @pytest.mark.parametrize(("moved", "taken"), [(True, True), (False, True), (False, False)])

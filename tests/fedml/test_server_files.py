@@ -186,6 +186,11 @@ DAMAGED = {
         (1, {"server_state_path": "absent"}, "train_args.start_round: 1: "),
         (0, {"server_state_path": None}, "metrics_path: .*start_round"),
         (1, {"metrics_path": "other"}, "metrics_path: .*other: .*start_round"),
+        (
+            0,
+            {"metrics_path": "others", "server_state_path": None},
+            "metrics_path: .*others/clients.csv: its first line",
+        ),
         (1, {"save_path": "."}, r"save_path: \.: is no regular file"),
         (1, {"save_path": "run/../folder/state"}, "save_path: run/../folder/state: is the server_"),
     ],
@@ -193,6 +198,8 @@ DAMAGED = {
 def test_server_files_that_do_not_fit_are_refused(start, values, named, own_folder) -> None:
     advance(server(), 0)
     save_file(net().state_dict(), "weights")
+    Path("others").mkdir()
+    Path("others/clients.csv").write_text("name,country\n")
     for name, damage in DAMAGED.items():
         Path(name).write_bytes(damage(Path("folder/state").read_bytes()))
     with refused(named):
