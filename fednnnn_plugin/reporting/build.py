@@ -182,6 +182,8 @@ def _beginning(runs: pd.DataFrame, paths: Sequence[Path], out: Path) -> Iterator
             missing = many - int(counts.sum())
             texts += [f"not recorded ({missing} runs)"] * bool(missing)
             yield f"{what}: {', '.join(texts)}."
+        if hours := runs[run_folders.SECONDS].to_numpy(float).sum() / 3600.0:
+            yield f"Training, aggregation and evaluation took {hours:.1f} hours in all."
     beside = out.glob("*.md") if os.path.realpath(out) in map(os.path.realpath, paths) else ()
     for name in sorted({page.name for page in beside} - {MARKDOWN}):
         yield f"See also [{escaped(printable(name))}]({quote(os.fsencode(name))})."

@@ -22,16 +22,18 @@ def outcomes(
 
     ``metric`` says what the values are, or is given; accuracies are in [0, 1], NaN where none was
     measured. ``final`` is of the last tested round; ``tests`` is how many rounds have a value;
-    ``seconds`` are the median of a round; ``reached`` is the first round as good as the ``target``.
+    ``seconds`` are the median of a round, ``minutes`` the sum of all rounds; ``reached`` is the
+    first round as good as the ``target``.
     """
     runs = with_values(runs, metric)
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
     values = runs.groupby("run")["value"]
     best = values.min().where(heads["lower_is_better"], values.max())
     heads = heads.assign(best=best, final=_final_values(runs), tests=values.count())
-    seconds = runs[SECONDS].sum(axis=1).groupby(runs["run"]).median()
-    seconds = seconds[seconds > 0.0]  # a custom loop does not measure them
-    heads = heads.assign(seconds=seconds, rounds=runs.groupby("run")["round"].max())
+    seconds = runs[SECONDS].sum(axis=1).groupby(runs["run"]).agg(["median", "sum"])
+    seconds = seconds[seconds["sum"] > 0.0]  # a custom loop does not measure them
+    heads = heads.assign(seconds=seconds["median"], minutes=seconds["sum"] / 60.0)
+    heads = heads.assign(rounds=runs.groupby("run")["round"].max())
     if target is None:
         return heads
     if {*heads["metric"]} <= {ACCURACY, WORST_10} and not 0.0 < target <= 1.0:
@@ -49,7 +51,7 @@ def averaged(every: pd.DataFrame) -> pd.DataFrame:
         stopped=("stopped", "count"), fewest_tests=("tests", "min"), most_tests=("tests", "max"),
         best=("best", "mean"), best_sd=("best", "std"), best_seeds=("best", "count"),
         final=("final", "mean"), final_sd=("final", "std"), final_seeds=("final", "count"),
-        seconds=("seconds", "mean"), metric=("metric", "first"),
+        seconds=("seconds", "mean"), minutes=("minutes", "mean"), metric=("metric", "first"),
         lower_is_better=("lower_is_better", "first"),
     ).reset_index()  # fmt: skip
 

@@ -63,6 +63,9 @@ def accuracy(runs: pd.DataFrame) -> Table:
     if numbers["seconds"].notna().any():
         rows["s a round"] = fixed(numbers["seconds"], 1)
         notes += _machines(runs, one_machine)
+    if numbers["minutes"].notna().any():
+        rows["min a run"] = fixed(numbers["minutes"], 1)
+        notes.append("min a run: the mean over seeds, on whatever machines.")
     for difference, lines in numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper"):
         who = ", ".join(lines["label"].unique())
         notes.append(f"* {who}: not the paper's settings, in brackets: {difference}.")

@@ -225,6 +225,8 @@ def test_times_of_several_machines_are_not_shown(make_run, device: str) -> None:
     runs = arrange(fp.read_runs(other.parent))
     table, shown = tables.accuracy(runs), device == "A"
     assert ("s a round" in table.rows) == table.numbers["seconds"].notna().all() == shown
+    assert table.numbers["minutes"].tolist() == pytest.approx([4 * 1.3 / 60] * 2)
+    assert table.rows["min a run"].tolist() == ["0.1", "0.1"]
     assert any("cpu (A, 2 cores): digits non-IID, B" in note for note in table.notes) == shown
     charts = {chart.name: chart for chart in condition_charts(runs, runs.iloc[:0], (), [])}
     assert ("seconds" in charts) == shown
