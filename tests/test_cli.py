@@ -238,6 +238,9 @@ def test_short_options_are_for_what_people_change_most() -> None:
             ["gamma"],
         )
         assert (loaded.device_args.gpu_id, loaded.device_args.using_gpu) == (1, True)
+    fedprox = find_recipe("digits_noniid_b_fedprox")
+    overrides = short_overrides(str(fedprox), {"method": "fedprox"})
+    assert load_recipe(fedprox, overrides) == load_recipe(fedprox)
     text = find_recipe("digits_noniid_b_fednnnn").read_text()
     Path("gpu.yaml").write_text(text.replace("using_gpu: true", "device_type: gpu"))
     loaded = load_recipe(Path("gpu.yaml"), short_overrides("gpu.yaml", {"device": "cpu"}))

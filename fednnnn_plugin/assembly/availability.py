@@ -37,7 +37,7 @@ class AvailabilityFile:
         self.digest = hashlib.blake2b(content, digest_size=16).hexdigest()
         self._spans: list[tuple[int, int, int]] = []
         for number, line in enumerate(lines[1:], start=2):
-            if not line:
+            if not any(map(str.strip, line)):
                 continue
             fits = len(line) == 3 and all(re.fullmatch(r"\s*\d{1,18}\s*", part) for part in line)
             client, first, last = map(int, line) if fits else (0, 0, 0)

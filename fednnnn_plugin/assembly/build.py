@@ -118,7 +118,7 @@ class _Tried(NamedTuple):
 def _try_out(
     recipe: Recipe, inputs: Inputs, given: nn.Module, sgd: LocalSGD, workers: Workers, room: int
 ) -> _Tried:
-    """Try the copy of a model that was ``given``, in ``room`` bytes of a GPU, by a worker.
+    """Try the copy of a model that was ``given``, in ``room`` bytes of a GPU, here or in a fork.
 
     In a fork, what the user's code keeps of it, such as a pool of threads or a generator's state,
     no client gets.

@@ -80,8 +80,10 @@ def _method(recipe: str, name: str) -> list[str]:
         raise UserError("--method", printable(name), f"{allowed}{did_you_mean(name, names)}")
     train = read_mapping(find_recipe(recipe), "sections such as train_args").get("train_args")
     train = train if isinstance(train, dict) else {}
-    stays = METHODS.get(str(train.get("client_method")))
-    kept = {*(stays.keys if stays else ()), *(RULES[rule].keys if rule in RULES else ())}
+    chosen = RULES.get(rule)
+    kept = {*(chosen.keys if chosen else ())}
+    for stays in (train.get("client_method"), chosen and chosen.client_method):
+        kept |= {*(METHODS[stays].keys if stays in METHODS else ())}
     named = str(train.get("federated_optimizer"))
     before = RULES.get(named)
     keys = [*before.keys] if before else []

@@ -143,7 +143,9 @@ class Slots:
         model that may draw.
         """
         sgd, m = self._sgd.in_round(round_number), len(orders)
-        if not self._slots:
+        # A user's forward pass may do what a graph would not do again.
+        plain = not (generators or correction or sgd.optimizer) and sgd is self._sgd
+        if plain and not self._slots:
             kinds = map(self._streams.graphs, range(self._streams.count))
             self._slots = [_Slot(self._sgd, self._model, graphs) for graphs in kinds]
         trained = ModelState(
@@ -151,10 +153,8 @@ class Slots:
             {name: x.new_empty(m, *x.shape) for name, x in start.buffers.items()},
         )
         anchor = sgd.anchor(start.vector)
-        # A user's forward pass may do what a graph would not do again.
-        plain = not (generators or correction or sgd.optimizer) and sgd is self._sgd
         contexts = generators or [nullcontext() for _ in orders]
-        loads = [0] * len(self._slots)
+        loads = [0] * self._streams.count
         with self._side_by_side():
             for place, (order, drawing) in enumerate(zip(orders, contexts, strict=True)):
                 number = min(range(len(loads)), key=loads.__getitem__)

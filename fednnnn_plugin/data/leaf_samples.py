@@ -69,7 +69,7 @@ def _character_codes(texts: Sequence[str], where: str) -> Array:
     if needed > MEMORY // 4:
         raise UserError(
             where,
-            f"its texts need {needed >> 30} GiB, as many characters each as the longest",
+            f"its texts need {needed / 2**30:.2f} GiB, as many characters each as the longest",
             "cut long texts, or leave them out",
         )
     array = np.asarray(texts)

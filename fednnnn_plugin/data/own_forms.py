@@ -54,7 +54,7 @@ def take_apart(given: object, where: str) -> Given:
             if len(members(test)) == len(train):
                 tests = _pairs(test, where, f"{TEST}client")
                 if not any(tests.values()):
-                    raise UserError(where, "no client has a test part", "one must have at least")
+                    raise UserError(where, "no client has a test part", "at least one must have")
                 return Given(train, tests)
     many = f" of {len(given)}" if isinstance(given, tuple | list) else ""
     raise UserError(where, f"a {printable(type(given).__name__)}{many}; {_FORMS}")

@@ -229,6 +229,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._round += 1
         evaluated = "served" if global_privacy() else server.rule.evaluated
         update = replace(update, by_client=self._clients.as_sent(update.by_client))
+        self._clients.begin(self._round + 1)
         self._records.aggregated(self._round, update, move, evaluated)
         handed = self._state.evaluation if self._hands_over() else self._state.served
         return whole_state(self.model, server.layout.state_dict(handed), torch.device("cpu"))

@@ -33,10 +33,10 @@ class RoundClients:
         self._args, self._ids, self._limit = args, client_ids(args), limit
         self._model, self._layout = model, layout
         self._without_data: set[int | str] = set()  # of which this was said
-        self._begin(number)
+        self.begin(number)
 
-    def _begin(self, number: int) -> None:
-        """Forget the round before."""
+    def begin(self, number: int) -> None:
+        """Forget the round before this one."""
         self._number, self._failed = number, 0
         self._places: list[int] = []  # of the models that are to be averaged
         self._left_out: list[ClientRecord] = []
@@ -51,7 +51,7 @@ class RoundClients:
             UserError: too many do not fit.
             RunError: fewer are finite than FedML's defence needs.
         """
-        self._begin(number)
+        self.begin(number)
         sent: dict[int, ClientModel] = {}
         for position, (samples, state) in enumerate(models):
             try:
@@ -89,7 +89,6 @@ class RoundClients:
             RunError: none can.
         """
         weightless, places = 0, self._places or range(len(models))
-        self._places = []
         for position, (samples, model) in zip(places, models, strict=True):
             client, name = self._id(position), self._name(position)
             if isinstance(samples, int | float) and samples == 0:  # FedML weights it with 0

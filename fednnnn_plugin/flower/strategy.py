@@ -215,10 +215,10 @@ class RuleStrategy(FedAvg):
         replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
         averaged, number = super().aggregate_evaluate, self._before + server_round
         found = _if_they_fit(lambda: averaged(number, replies), self.evaluate_metrics_aggr_fn)
-        if found is not None and self._server is not None:
-            results = [client_result(reply, self.weighted_by_key) for reply in replies]
-            known = [result for result in results if result is not None]
-            self._server.records.tested(evaluation_of(found), known)
+        results = [client_result(reply, self.weighted_by_key) for reply in replies]
+        known = [result for result in results if result is not None]
+        if self._server is not None and (found is not None or known):
+            self._server.records.tested(evaluation_of(found or MetricRecord()), known)
         return found
 
     def _begin(self, arrays: ArrayRecord) -> KeptServer:

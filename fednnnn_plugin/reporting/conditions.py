@@ -185,13 +185,14 @@ def _apart(runs: pd.DataFrame) -> pd.DataFrame:
 def _heads(runs: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
     """A line a run, by the values of its settings: these, its data, partition and condition.
 
-    ``more`` are further columns, which may be the caller's own.
+    ``more`` are further columns, which may be the caller's own; they sort first.
     """
     columns = dict.fromkeys([*setting_columns(runs), *more])
     heads = runs.drop_duplicates("run")[[*columns]].astype(object)
     heads = heads.where(heads.notna(), None)
-    settings = [key for key in setting_columns(runs) if key not in IDENTITY]
-    by_value = [*differing(heads, settings), "seed"]
+    settings = [key for key in dict.fromkeys([*more, *columns]) if key not in IDENTITY]
+    can_differ = [key for key in settings if heads[key].map(pd.api.types.is_hashable).all()]
+    by_value = [*differing(heads, can_differ), "seed"]
     heads = heads.sort_values(by_value, key=lambda of: pd.to_numeric(of, errors="coerce"))
     heads[["data", "partition"]] = [_place(head) for head in heads.to_dict("records")]
     alike = [part for _, part in heads.groupby(["data", "partition"])]

@@ -88,6 +88,7 @@ class Executor:
         self._worker = threading.local()
         self._without_value = set[str]()  # metrics of which that was said
         self._said_alone = False  # that a group failed
+        self._said_given_back = False
 
     def __enter__(self) -> "Executor":
         self.workers.__enter__()
@@ -232,7 +233,13 @@ class Executor:
             if self._give_back is None or not is_out_of_memory(error.__cause__):
                 raise
             error.forget_locals()
-        self.give_back_memory()  # which may be all that the test lacks
+        if not self._said_given_back:
+            self._said_given_back = True
+            _log.warning(
+                "a test needs the memory that the training keeps: it is given back before each "
+                "test, and taken anew after it, which takes time"
+            )
+        self.give_back_memory()
         return all_of(self.workers, calls)
 
     def give_back_memory(self) -> None:

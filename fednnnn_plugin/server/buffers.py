@@ -29,9 +29,11 @@ class Moved(Block):
     def __init__(self, w_t: State, names: Iterable[str], device: torch.device) -> None:
         super().__init__(w_t, names, torch.float64)
         self.start = self.flatten(w_t).to(device)
-        are_variances = (e.name.rpartition(".")[2] == _VARIANCE for e in self.entries)
         #: What an element must be at least.
-        self.least = self.spread(0.0 if is_ else -math.inf for is_ in are_variances).to(self.start)
+        self.least = torch.full_like(self.start, -math.inf)
+        for entry in self.entries:
+            if entry.name.rpartition(".")[2] == _VARIANCE:
+                self.least[entry.where] = 0.0
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,6 @@ class BufferSum:
         self.sums: dict[str | None, BinnedSum] = {}
         self.weights: dict[str | None, Fraction] = {}
         self.maxima = torch.full((layout.integer.size,), limits.min, device=device)
-        if device.type == "cuda":  # before a training is launched, for which its copy would wait
-            _ = self._whole
 
     @cached_property
     def _whole(self) -> Moved:

@@ -66,6 +66,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._folder, self._say, self._jobs = folder, say, jobs
         self._plan = read_plan(folder.path)
+        self._chosen: dict[str, Values] = {}  # by the steps before each that was reached
         self._studies = {
             step.name: optuna.create_study(
                 study_name=step.name,
@@ -81,9 +82,10 @@ class Search:
         """Search every step; it is a ``RunError`` where no trial of one finished."""
         chosen: Values = {}
         for step in self._plan.steps:
+            self._chosen[step.name] = dict(chosen)
             for waits in (False, True):  # at last for the points that other processes are at
                 for point in step.points():
-                    self._visit(step, point, chosen, waits=waits)
+                    self._visit(step, point, waits=waits)
             study = self._tabulate()
             best = study.chosen(step)
             if not best:
@@ -99,7 +101,11 @@ class Search:
         return study
 
     def _ended(self, step: Step) -> dict[tuple[float, ...], FrozenTrial]:
-        """Return each point's last trial that was not cut short, by its values."""
+        """Return each point's last trial that was not cut short, by its values.
+
+        One that began from another choice of the steps before than that of today counts no more.
+        """
+        chosen = self._chosen.get(step.name)  # None: it is not known yet
         return {
             tuple(trial.params[key] for key in step.grid): trial
             for trial in self._studies[step.name].get_trials(deepcopy=False)
@@ -107,21 +113,20 @@ class Search:
             and "folder" in trial.user_attrs
             # Else an interrupt came when the trial had ended, before it was told so.
             and (trial.state != TrialState.FAIL or trial.user_attrs.get("reason"))
+            and (chosen is None or trial.user_attrs.get(_CHOSEN, chosen) == chosen)
         }
 
-    def _visit(self, step: Step, point: Values, chosen: Values, *, waits: bool) -> None:
+    def _visit(self, step: Step, point: Values, *, waits: bool) -> None:
         """See that a point has a result; leave it where another process is at it.
 
         A trial of which the folder of a run was removed has none.
         """
-        folder = self._folder.trial(step, point)
+        folder, chosen = self._folder.trial(step, point), self._chosen[step.name]
         folder.parent.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         try:
             with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=-1 if waits else 0):
                 ended = self._ended(step).get(tuple(point.values()))
-                if ended and ended.user_attrs.get(_CHOSEN, chosen) != chosen:
-                    ended = None  # a step before has chosen otherwise since
                 runs = [*self._plan.run_folders][: ended.user_attrs["runs"] if ended else 0]
                 if ended and all((folder / run).exists() for run in runs):
                     return
@@ -131,10 +136,9 @@ class Search:
                 own = partial(
                     run_trial, self._folder, self._plan, step, folder, recipes, self._jobs
                 )
-                given = dict(chosen)
 
                 def run(trial: optuna.Trial) -> float:
-                    trial.set_user_attr(_CHOSEN, given)
+                    trial.set_user_attr(_CHOSEN, chosen)
                     return own(trial)
 
                 study.optimize(run, n_trials=1, catch=(Failed,))

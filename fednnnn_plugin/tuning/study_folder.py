@@ -110,10 +110,11 @@ class StudyFolder:
         return self.path / "trials" / step.name / name
 
     def has_others_files(self) -> bool:
-        """Tell whether a folder without a study has more than a beginning of one left there."""
+        """Tell whether a folder without a study has more than a beginning of one, with its lock."""
         beginning = {".lock", self.base.name}
         beginning |= {f".{name}{TEMPORARY}" for name in (self.base.name, PLAN)}
-        return not {path.name for path in self.path.iterdir()} <= beginning
+        there = {path.name for path in self.path.iterdir()}
+        return bool(there) and not (".lock" in there and there <= beginning)
 
     def write_plan(self, recipe: Recipe, plan: Plan) -> None:
         """Write down what is searched, unless another process has begun a study meanwhile."""

@@ -106,7 +106,11 @@ def test_tokens_and_labels_that_are_texts(tmp_path: Path) -> None:
     ("images", "test", "said"),
     [
         ([GREY[0], None], None, "train: image 1: missing"),
-        ([GREY[0], GREY[1]], [np.zeros((3, 3), np.uint8)], "test: image 0.* 3 x 3 pixels"),
+        (
+            [GREY[0], GREY[1]],
+            [np.zeros((3, 3), np.uint8)],
+            r"test: inputs: torch.uint8 of \[1, 1, 3, 3\]",
+        ),
     ],
 )
 def test_images_that_are_missing_or_unlike_are_refused(

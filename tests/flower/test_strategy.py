@@ -362,6 +362,17 @@ def test_each_clients_result_is_on_record(tmp_path: Path) -> None:
     assert last["client_loss"]["worst"] == 2.0
 
 
+def test_results_of_clients_whose_metrics_do_not_fit_are_on_record(tmp_path: Path) -> None:
+    made = FedNNNN(beta=0.7, gamma=0.6, metrics_path=tmp_path)
+    grid = ClientsHere(TWO, lambda _, node: 10.0 * node)
+    grid.found = {1: {"accuracy": 0.5, "loss": 2.0}, 2: {"loss": 1.0}}
+    made.start(grid, ArrayRecord(ZERO), 1)
+    _, *rows = (tmp_path / "clients.csv").read_text().splitlines()
+    assert rows == ["1,node 1,10,0.5,2.0", "1,node 2,20,,1.0"]
+    last = read_records(tmp_path)[-1]
+    assert (last["client_acc"], last["client_loss"]["worst"], last["tested"]) == (None, 2.0, False)
+
+
 def test_weights_are_of_the_key_that_is_named() -> None:
     clients = {1: measuring(TWO[1], size=3.0), 2: measuring(TWO[2], size=1.0)}
     by = FedNNNN(beta=0.7, gamma=0.6, client_weighting="samples", weighted_by_key="size")

@@ -215,6 +215,8 @@ def test_hue_names_what_tells_lines_apart(make_run) -> None:
         *("β 0.5, η 0.1", "β 0.5, η 0.2", "β 0.8, η 0.1", "β 0.8, η 0.05")
     }
     assert set(lines(fig.accuracy(first, hue="group"))) == {"group a", "group b"}
+    counts = first.assign(group=[8, 2, 4, 16])
+    assert [*lines(fig.accuracy(counts, hue="group"))] == [f"group {n}" for n in (2, 4, 8, 16)]
     lists = first.assign(group=[["a"], ["b"], ["b"], ["b"]])
     assert len(lines(fig.accuracy(lists, hue=pd.Index(["group"])))) == 2
     assert set(lines(fig.accuracy(first, hue="condition"))) == {"non-IID, B"}

@@ -147,7 +147,7 @@ def cohorts(folder: str) -> list[list[int]]:
 
 def test_available_clients_of_a_file_and_a_function(start: Start, content: Content) -> None:
     """Clients 3 and 5 in rounds 1 and 2, then 5, 8, 11 and 12: of these two are drawn."""
-    lines = ["\ufeffclient,first_round,last_round", "3,1,2", "", "5,1,9", "8,3,4", "11,3,3"]
+    lines = ["\ufeffclient,first_round,last_round", "3,1,2", "", " ,,", "5,1,9", "8,3,4", "11,3,3"]
     lines += ["12,3,3"]
     Path("there.csv").write_text("\n".join(lines))
     with Path("own.py").open("a") as file:

@@ -326,8 +326,10 @@ def test_step_is_searched_anew_where_the_one_before_chooses_otherwise(searches: 
     fails.clear()
     shutil.rmtree(searches.folder.path / "trials" / "learning-rate" / "learning_rate=0.1")
     searches.ran.clear()
+    searches.said.clear()
     searches.search(outcome)
     assert searches.ran == ["learning_rate=0.1", "beta=0.5", "beta=0.7"]
+    assert [line.split()[0] for line in searches.said] == ["[4/4]", "[3/4]", "[4/4]"]
     searches.search(outcome)
     assert len(searches.ran) == 3
 

@@ -199,7 +199,9 @@ def test_study_of_many_classes_deals_them_all(tmp_path: Path) -> None:
 
 def test_beginning_that_was_killed_blocks_no_study(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path)
-    for name in (".lock", "base.yaml", f".study.yaml{TEMPORARY}"):
+    (tmp_path / "base.yaml").touch()  # a user's, where no beginning was locked
+    assert folder.has_others_files()
+    for name in (".lock", f".study.yaml{TEMPORARY}"):
         (tmp_path / name).touch()
     assert not folder.has_others_files()
     (tmp_path / "thesis.tex").touch()

@@ -80,16 +80,19 @@ def _inputs(
         return [_as_inputs(column_values(table, name, where)) for table in tables]
     if not all(map(len, tables)):
         raise UserError(where, "has a split without a sample")
-    files = []
+    images = []
     for part, table in zip(_PARTS, tables, strict=False):
         stored = table.cast_column(name, type(feature)(decode=False))[name]
-        for i, file in enumerate(stored):
-            of = f"{where}: {part}{name} {i}"
-            if file is None:
-                raise UserError(of, "missing", "every sample must have an image")
-            files.append(Encoded(of, file["bytes"] or Path(file["path"]).read_bytes()))
-    images = decoded(files, spec.image_size, spec.data_cache_dir)
-    return images.split([*map(len, tables)])
+        files = [_encoded(file, f"{where}: {part}{name} {i}") for i, file in enumerate(stored)]
+        images.append(decoded(files, spec.image_size, spec.data_cache_dir))
+    most = max(part.shape[1] for part in images)
+    return [part.expand(-1, most, -1, -1).contiguous() for part in images]  # grey: three alike
+
+
+def _encoded(file: Any, where: str) -> Encoded:
+    if file is None:
+        raise UserError(where, "missing", "every sample must have an image")
+    return Encoded(where, file["bytes"] or Path(file["path"]).read_bytes())
 
 
 def _as_inputs(values: NDArray[Any]) -> NDArray[Any]:
