@@ -149,10 +149,26 @@ def test_digest_of_a_class_survives_its_use() -> None:
         assert code_digests(kind) == before
 
 
-def test_digest_follows_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a function or a class in it, from a package too; not of what is installed."""
+@pytest.fixture
+def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Write modules, whose names begin with ``own_``, and import the one of a name anew."""
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "own_package").mkdir()
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def imported(files: dict[str, str], name: str) -> Any:
+        for file, text in files.items():
+            (tmp_path / file).parent.mkdir(exist_ok=True)
+            (tmp_path / file).write_text(text)
+        for module in [module for module in sys.modules if module.startswith("own_")]:
+            del sys.modules[module]
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+    return imported
+
+
+def test_digest_follows_imports(own_modules: Any) -> None:
+    """Of a function or a class in it, from a package too; not of what is installed."""
     files = {"own_helper.py": "SCALE = 1\ndef scale(x): return x * SCALE\n"}
     files |= {"own_package/__init__.py": "", "own_package/deep.py": "BASE = 1\n"}
     uses = "def far():\n    from .deep import BASE\n    from . import deep\n    return BASE\n"
@@ -167,20 +183,110 @@ def test_digest_follows_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return scale(x), Inner
 
     def found(edited: str = "", old: str = "", new: str = "") -> tuple[str, str]:
-        for name, text in files.items():
-            (tmp_path / name).write_text(text.replace(old, new) if name == edited else text)
-        for name in [name for name in sys.modules if name.startswith("own_")]:
-            del sys.modules[name]
-        importlib.invalidate_caches()
-        far = importlib.import_module("own_package.use").far
+        texts = files | ({edited: files[edited].replace(old, new)} if edited else {})
+        far = own_modules(texts, "own_package.use").far
         return code_digests(scale), code_digests(far)
 
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = found()
     assert found() == before
     assert found("own_helper.py", "SCALE = 1", "SCALE = 2")[0] != before[0]
     assert found("own_package/deep.py", "BASE = 1", "BASE = 2")[1] != before[1]
     assert found("own_helper.py", "def scale", "# changed\ndef scale") == before
+
+
+OWN_MAIN = """
+from own_tables import *
+
+def f():
+    from own_tables import layers as l
+    return TABLE, l
+
+def g():
+    import own_tables.first as part
+    return part.used()
+
+def h():
+    import own_tables.second as part
+    return part.used()
+"""
+OWN_TABLES = """
+try:
+    from .first import ROWS as TABLE, UNUSED
+except ImportError:
+    TABLE = []
+from .layers import layers
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "same"),
+    [
+        ("first", "N = 1", "N = 2", False),  # of a constant that is imported under another name
+        ("first", "UNUSED = [1]", "UNUSED = [2]", True),
+        ("layers", "return 1", "return 2", False),  # a function named as the module that it is in
+        ("second", "return 1", "return 2", False),  # beside another module of the same functions
+    ],
+)
+def test_digest_follows_what_is_imported_by_name(
+    own_modules: Any, file: str, old: str, new: str, same: bool
+) -> None:
+    files = {"own_main.py": OWN_MAIN, "own_tables/__init__.py": OWN_TABLES}
+    first = "N = 1\nROWS = [N]\nUNUSED = [1]\ndef used(): return 1\n"
+    files |= {"own_tables/first.py": first, "own_tables/second.py": "def used(): return 1\n"}
+    files |= {"own_tables/layers.py": "def layers(): return 1\n"}
+
+    def found() -> dict[str, str]:
+        main = own_modules(files, "own_main")
+        return code_digests(main.f, main.g, main.h)
+
+    before = found()
+    assert before.keys() == {"code"}
+    name = f"own_tables/{file}.py"
+    assert old in files[name]
+    files[name] = files[name].replace(old, new)
+    assert (found() == before) == same
+
+
+FILLED = """
+WIDTH, T, U, V, W = 1, [], {}, [], [[]]
+UNUSED = []
+T.append(1)
+for number in range(2):
+    width = WIDTH * number
+    U[number] = width
+    UNUSED.append(1)
+try:
+    import nothing_of_this_name
+except ImportError:
+    V = [2]
+if not T:
+    W[0].append(1)
+else:
+    W[0].append(2)
+    def unused(): return W[0].append(3)
+def f(): return T, U, V, W
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("T.append(1)", "T.append(2)", False),
+        ("WIDTH * number", "WIDTH + number", False),
+        ("range(2)", "range(3)", False),
+        ("V, W = 1", "V, W = 2", False),
+        ("V = [2]", "V = [3]", False),
+        ("if not T", "if not V", False),
+        ("W[0].append(2)", "W[0].append(3)", False),
+        ("UNUSED.append(1)", "UNUSED.append(2)", True),
+        ("return W[0].append(3)", "return W[0]", True),
+    ],
+)
+def test_digest_has_what_fills_a_variable(old: str, new: str, same: bool) -> None:
+    assert old in FILLED
+    before, after = (code_digests(cell(text)["f"]) for text in (FILLED, FILLED.replace(old, new)))
+    assert (after == before) == same
+    assert before.keys() == {"code"}
 
 
 def test_digest_of_a_class_in_a_function_has_its_globals(monkeypatch: pytest.MonkeyPatch) -> None:

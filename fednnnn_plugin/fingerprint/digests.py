@@ -75,9 +75,10 @@ def code_digests(*things: object) -> dict[str, str]:
     It is of the text of functions that run, without comments and docstrings; of their defaults,
     closures and attributes, but for those that they change; of base classes; and of the functions,
     classes and constants of modules that they name or import, which it does. Of variables of
-    modules that can change it is of the text that assigns them. It does not follow into what is
-    installed. Where there is no text it is of the bytecode. A further part, ``not_covered``, names
-    what it does not tell apart. Another minor version of Python may have another text.
+    modules that can change it is of the text that assigns or fills them, at the top of the module
+    that they are imported from. It does not follow into what is installed. Where there is no text
+    it is of the bytecode. A further part, ``not_covered``, names what it does not tell apart.
+    Another minor version of Python may have another text.
     """
     return _digests("code", things, {})
 
@@ -85,7 +86,7 @@ def code_digests(*things: object) -> dict[str, str]:
 def _digests(part: str, things: Iterable[object], names: Mapping[int, str]) -> dict[str, str]:
     digest, names = blake2b(digest_size=BYTES), {**names}
     seen: dict[int, tuple[int, object]] = {}  # holds the things, so that no other gets their id
-    read: set[tuple[int, frozenset[str]]] = set()  # names that were looked up, by module
+    read: set[tuple[object, ...]] = set()  # names and imports that were looked up, by module
     unknown: set[str] = set()
     waiting = [*things][::-1]
     while waiting:
@@ -100,7 +101,7 @@ def _digests(part: str, things: Iterable[object], names: Mapping[int, str]) -> d
         if not isinstance(thing, (*PLAIN, tuple, frozenset)):
             seen[id(thing)] = len(seen), thing
         if isinstance(thing, Variables):
-            if (key := (id(thing.module), thing.source.names)) in read:
+            if (key := (id(thing.module), thing.source.names, thing.source.imports)) in read:
                 continue
             read.add(key)
         if isinstance(thing, Unknown):

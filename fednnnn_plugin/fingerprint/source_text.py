@@ -15,6 +15,8 @@ _MUTATORS = {
     *("popitem", "popleft", "remove", "setdefault", "sort", "update"),
 }
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+# Where a statement has others, of handlers and cases too.
+_BODIES = ("body", "handlers", "orelse", "finalbody", "cases")
 
 
 class Source(NamedTuple):
@@ -50,8 +52,11 @@ def source_of(code: CodeType) -> Source:
 
 
 def assignment(file: str, name: str) -> Source | None:
-    """Return what assigns a module's variable, at the top of a file or cell; None if unknown."""
-    nodes = [node for node in _tree(file).body if name in _targets(node)]
+    """Return what assigns, imports or fills a module's variable, at the top of a file or cell.
+
+    With the loops and conditions around it; None if nothing does.
+    """
+    nodes = [left for node in _tree(file).body if (left := _only(node, name))]
     return _read(*nodes) if nodes else None
 
 
@@ -62,6 +67,7 @@ def rebound(file: str) -> frozenset[str]:
 
 
 def _tree(file: str) -> ast.Module:
+    linecache.checkcache(file)
     return _parsed("".join(linecache.getlines(file)))
 
 
@@ -73,12 +79,42 @@ def _parsed(text: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _targets(node: ast.stmt) -> set[str]:
-    """Return the names that a statement assigns."""
-    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-        return set()
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return {each.id for of in targets for each in ast.walk(of) if isinstance(each, ast.Name)}
+def _only(node: ast.AST, name: str) -> ast.AST | None:
+    """Return what of a statement assigns, imports or fills a variable; None if nothing does."""
+    if isinstance(node, (*_FUNCTION, ast.ClassDef)):
+        return None
+    if isinstance(node, ast.ImportFrom):
+        names = [ast.alias(name) if each.name == "*" else each for each in node.names]
+        kept = [each for each in names if (each.asname or each.name) == name]
+        return ast.ImportFrom(node.module, kept, node.level) if kept else None
+    fields = dict(ast.iter_fields(node))
+    bodies: dict[str, list[ast.AST]] = {
+        field: [left for each in fields[field] if (left := _only(each, name))]
+        for field in _BODIES
+        if field in fields
+    }
+    if not any(bodies.values()) and name not in _targets(node):
+        return None
+    for field in bodies.keys() - {"orelse", "handlers", "cases"}:
+        if not bodies[field] and not (field == "finalbody" and bodies["handlers"]):
+            bodies[field] = [ast.Pass()]  # a try without handlers needs one
+    return ast.copy_location(type(node)(**fields | bodies), node) if bodies else node
+
+
+def _targets(node: ast.AST) -> set[str]:
+    """Return the names that a statement itself assigns or fills."""
+    targets: list[ast.AST | None] = []
+    match node:
+        case ast.Assign(targets=found) | ast.Delete(targets=found):
+            targets += found
+        case ast.AnnAssign(target=of) | ast.AugAssign(target=of) | ast.For(target=of):
+            targets.append(of)
+        case ast.With(items=items):
+            targets += [item.optional_vars for item in items]
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=of, attr=attr))):
+            targets += [of] if attr in _MUTATORS else []
+    walked = (each for of in targets if of for each in ast.walk(of))
+    return {each.id for each in walked if isinstance(each, ast.Name)}
 
 
 def _read(*nodes: ast.AST) -> Source:

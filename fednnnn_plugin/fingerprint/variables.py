@@ -53,14 +53,17 @@ def variables_of(of: Variables) -> Iterator[object]:
             yield from (name, Unknown(name))
     package = of.module.get("__package__") or ""
     for level, name, attribute in of.source.imports:
-        module, found = f"{'.' * level}{name}", None
+        module = f"{'.' * level}{name}"
         with suppress(ImportError):  # it is beyond the package
             module = resolve_name(module, package)
-        if not attribute or (found := own_module(f"{module}.{attribute}")):
-            yield from _of_module(of.source, found or own_module(module))
+        found: object = (home := own_module(module))
+        if attribute:
+            held = vars(home) if home else {}
+            found = held[attribute] if attribute in held else own_module(f"{module}.{attribute}")
+        if isinstance(found, types.ModuleType):
+            yield from _of_module(of.source, found)
         else:
-            named = of.source._replace(names=frozenset([attribute]))
-            yield from _of_module(named, own_module(module))
+            yield from _of_module(of.source._replace(names=frozenset([attribute])), home)
 
 
 def _of_module(source: Source, module: types.ModuleType | None) -> Iterator[object]:
