@@ -405,6 +405,32 @@ class Scaled(nn.Linear):
         return super().forward(x) * torch.tensor(self.factor)
 
 
+class Beside(nn.Linear):
+    """Has a plain attribute, whose name a parameter's begins with."""
+
+    def __init__(self, scale: Any) -> None:
+        super().__init__(2, 2)
+        self.scale, self.scale_of_rows = scale, nn.Parameter(torch.ones(2))
+
+
+class Showing(nn.Linear):
+    """Shows an object as Python does, with its address."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(2, 2)
+        self.held, self.word = object(), word
+
+    def extra_repr(self) -> str:
+        return f"{self.held}, {self.word}"
+
+
+def around(item: Any) -> nn.Module:
+    """A model with a list that contains itself."""
+    itself = [item]
+    itself.append(itself)
+    return Wide(itself)
+
+
 def traced(factor: float) -> nn.Module:
     model = Scaled(2, 2)
     model.factor = factor
@@ -422,6 +448,10 @@ def traced(factor: float) -> nn.Module:
         (lambda kind: Wide(torch.fx.symbolic_trace(kind())), (nn.ReLU, nn.Tanh)),
         (traced, (1.0, 2.0)),
         (lambda days: Wide(datetime.timedelta(days)), (1, 2)),
+        (Beside, (1, 2, torch.ones(2), torch.zeros(2))),
+        (lambda dim: nn.utils.weight_norm(Scaled(2, 2), dim=dim), (0, 1)),
+        (Showing, ("a", "b")),
+        (around, (1, 2, len)),
     ],
 )
 def test_digest_tells_models_apart(make: Any, values: tuple[Any, ...]) -> None:

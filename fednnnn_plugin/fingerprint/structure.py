@@ -6,6 +6,7 @@ import re
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ BUILT_IN = (
     *(types.GetSetDescriptorType, types.MemberDescriptorType, type(np.mean)),
 )
 PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+_ADDRESS = r" at 0x[0-9a-f]+"  # in what an object shows by default
 _OF_ANY_MODULE = {*vars(nn.Module()), "__annotations__"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # The methods that a run calls of an object; others are for those who make it.
@@ -41,11 +43,16 @@ _USED = ("forward", "__call__", "step", "__getitem__", "__iter__", "__next__", "
 
 
 def is_plain(value: object) -> bool:
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(map(is_plain, value))
-    if isinstance(value, Mapping):
-        return all(map(is_plain, value.items()))
-    return isinstance(value, (*PLAIN, Tensor, np.ndarray))
+    waiting, seen = [value], dict[int, object]()
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list | tuple | set | frozenset | Mapping):
+            if id(part) not in seen:  # it may contain itself
+                seen[id(part)] = part
+                waiting += chain(*part.items()) if isinstance(part, Mapping) else part
+        elif not isinstance(part, (*PLAIN, Tensor, np.ndarray)):
+            return False
+    return True
 
 
 def tensors_of(model: nn.Module) -> list[tuple[str, Tensor]]:
@@ -67,7 +74,7 @@ def structure_of(model: nn.Module) -> tuple[list[object], list[object]]:
     for name, module in model.named_modules():
         shown = ""
         with suppress(Exception):  # it is a user's
-            shown = module.extra_repr()
+            shown = re.sub(_ADDRESS, "", module.extra_repr())
         unsaved = sorted(getattr(module, "_non_persistent_buffers_set", ()))
         is_as_model = module.training == model.training
         plain.append((name, type(module).__qualname__, is_as_model, unsaved, shown))
@@ -94,7 +101,7 @@ def attributes_of(thing: object) -> Iterator[tuple[str, object]]:
         yield from ((name, v) for name, v in vars(thing).items() if isinstance(v, Tensor))
     elif not kind.__module__.startswith("torch._dynamo"):
         for name, value in getattr(thing, "__dict__", {}).items():
-            if name not in of_class and name not in kept and not _is_computed(thing, name):
+            if name not in of_class and name not in kept and not _is_computed(thing, name, value):
                 yield name, value
     slots = (item for base in kind.__mro__ if not is_installed(base) for item in vars(base).items())
     for name, value in slots:
@@ -103,10 +110,18 @@ def attributes_of(thing: object) -> Iterator[tuple[str, object]]:
                 yield name, value.__get__(thing)
 
 
-def _is_computed(thing: object, name: str) -> bool:
-    """Tell whether a hook computes an attribute, as ``weight`` of ``weight_g`` and ``weight_v``."""
+def _is_computed(thing: object, name: str, value: object) -> bool:
+    """Tell whether an attribute is computed, as ``weight`` of ``weight_g`` and ``weight_v``.
+
+    By a hook, as in ``weight_norm``, or by a wrapper's forward, from which it has a gradient; or
+    is what a layer of torch's has beside such parameters, as the ``bias`` of an LSTM.
+    """
     parameters = thing._parameters if isinstance(thing, nn.Module) else ()
-    return any(each.startswith(f"{name}_") for each in parameters)
+    if not any(each.startswith(f"{name}_") for each in parameters):
+        return False
+    hooks = getattr(thing, "_forward_pre_hooks", None)
+    computed = isinstance(value, Tensor) and bool(value.grad_fn or hooks)
+    return computed or is_installed(type(thing))
 
 
 def _hooks(module: nn.Module) -> Iterator[object]:
