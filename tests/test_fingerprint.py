@@ -15,7 +15,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -321,6 +321,65 @@ def test_digest_of_installed_objects_by_what_they_have() -> None:
     placed = [Place("a"), Place("b")]
     for one, other in (series, scaled, chained, held, placed, *arrays):
         assert code_digests(copy.deepcopy(one)) == code_digests(one) != code_digests(other)
+
+
+OF_VALUES = """
+import functools
+
+class Meta(type):
+    def __call__(cls, item): return "Meta"
+
+class Row(tuple):
+    def first(self): return "Row"
+
+class Rows(list):
+    def first(self): return "Rows"
+
+class Table(dict):
+    def first(self): return "Table"
+
+class Size(int):
+    def first(self): return "Size"
+
+class Field(NamedTuple):
+    of: int = 1
+    def first(self): return "Field"
+
+class Own(property):
+    def __get__(self, of, kind=None): return "Own"
+
+class Part(functools.partial):
+    def __call__(self): return "Part"
+
+class Made(metaclass=Meta):
+    @Own
+    def got(self): return "got"
+
+def inner(): return "inner"
+
+row, rows = Row([1]), Rows([2])
+row.itself, rows.depth = row, 3
+values = [row, rows, Table(a=4), Size(5), Field(6), Part(inner)]
+"""
+
+
+def test_digest_has_the_classes_of_values() -> None:
+    """Of a user's that derives from Python's: the class' code, what it has, and the value."""
+
+    def found(old: str = "", new: str = "") -> dict[str, str]:
+        assert old in OF_VALUES
+        made = cell(OF_VALUES.replace(old, new), NamedTuple=NamedTuple)
+        assert model_digests(Wide(made["values"][1]))["layout"] == layout
+        return code_digests(made["values"], made["Made"])
+
+    layout = model_digests(Wide(len))["layout"]
+    before = found()
+    assert found() == before
+    edits = [(f'"{name}"', '"edited"') for name in ("Meta", "Row", "Rows", "Table", "Size")]
+    edits += [(f'"{name}"', '"edited"') for name in ("Field", "Own", "Part", "got", "inner")]
+    edits += [("[1]", "[7]"), ("[2]", "[7]"), ("row, 3", "row, 7"), ("a=4", "a=7")]
+    edits += [("Size(5)", "Size(7)"), ("Field(6)", "Field(7)")]
+    assert [edit for edit in edits if found(*edit) == before] == []
 
 
 def test_digest_survives_what_use_changes() -> None:

@@ -21,8 +21,10 @@ from fednnnn_plugin.fingerprint.structure import (
     BUILT_IN,
     MADE_OF,
     PLAIN,
+    VALUES,
     attributes_of,
     changed_by_use,
+    is_own_value,
     names_of,
     structure_of,
     tensors_of,
@@ -98,7 +100,7 @@ def _digests(part: str, things: Iterable[object], names: Mapping[int, str]) -> d
             digest.update(f"again {seen[id(thing)][0]};".encode())
             continue
         # Whether equal constants are one object is the compiler's affair.
-        if not isinstance(thing, (*PLAIN, tuple, frozenset)):
+        if not isinstance(thing, (*PLAIN, tuple, frozenset)) or is_own_value(thing):
             seen[id(thing)] = len(seen), thing
         if isinstance(thing, Variables):
             if (key := (id(thing.module), thing.source.names, thing.source.imports)) in read:
@@ -117,13 +119,20 @@ def _digests(part: str, things: Iterable[object], names: Mapping[int, str]) -> d
 
 def _described(thing: object) -> Iterator[object]:
     """Yield what a thing is, in words, and then what it is made of."""
+    if isinstance(thing, Variables):
+        yield type(thing).__name__
+        yield from variables_of(thing)
+    elif isinstance(thing, VALUES) and not is_own_value(thing):
+        yield from _told_of_value(thing)
+    else:
+        yield from _told_of_code(thing)
+
+
+def _told_of_value(thing: object) -> Iterator[object]:
     kind = type(thing).__name__
     match thing:
         case _ if isinstance(thing, PLAIN):
             yield f"{kind} {thing!r}"
-        case Variables():
-            yield kind
-            yield from variables_of(thing)
         case tuple() | list():  # also what is unknown
             yield kind
             yield from thing
@@ -140,8 +149,6 @@ def _described(thing: object) -> Iterator[object]:
             yield f"{kind} {thing.dtype} {thing.shape}"
             objects = thing.dtype.hasobject
             yield thing.tolist() if objects else blake2b(thing.tobytes()).hexdigest()
-        case _:
-            yield from _told_of_code(thing)
 
 
 def _told_of_code(thing: object) -> Iterator[object]:
@@ -191,6 +198,8 @@ def _told_of_class(kind: type) -> Iterator[object]:
         yield from (base for base in kind.__mro__[1:] if not is_installed(base))
         return
     yield from kind.__bases__
+    if not is_installed(type(kind)):
+        yield type(kind)
     changed = changed_by_use(kind) | _OF_ANY_CLASS
     for name, value in sorted(vars(kind).items()):
         if name not in changed and not _is_wrapped_again(kind, name, value):
@@ -212,16 +221,21 @@ def _told_of_object(thing: object) -> Iterator[object]:
     """Yield an object's class and what it has; of others' classes what a copy is made of."""
     kind = type(thing)
     yield f"object {kind.__qualname__}"
+    for of in MADE_OF:
+        if isinstance(thing, of):
+            yield from (getattr(thing, name) for name in MADE_OF[of])
     if kind in MADE_OF:
-        yield from (getattr(thing, name) for name in MADE_OF[kind])
-    elif isinstance(thing, torch.optim.Optimizer):
+        return
+    if isinstance(thing, torch.optim.Optimizer):
         yield from (kind, thing.defaults)
     elif isinstance(thing, _GENERATORS):
         yield Unknown(f"{kind.__module__}.{kind.__qualname__}")
     elif not is_installed(kind):
         yield from (kind, *attributes_of(thing))
-        if isinstance(thing, Sequence | set | Mapping):
-            yield [*(thing.items() if isinstance(thing, Mapping) else thing)]
+        if isinstance(thing, VALUES):
+            yield [*_told_of_value(thing)]
+        elif isinstance(thing, Sequence):
+            yield [*thing]
     elif not isinstance(thing, _WITHOUT_EFFECT):
         made: Any = None
         with suppress(Exception):  # some cannot be copied

@@ -35,11 +35,19 @@ BUILT_IN = (
     *(types.GetSetDescriptorType, types.MemberDescriptorType, type(np.mean)),
 )
 PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+VALUES = (*PLAIN, list, tuple, set, frozenset, Mapping, Tensor, np.ndarray)
 _ADDRESS = r" at 0x[0-9a-f]+"  # in what an object shows by default
 _OF_ANY_MODULE = {*vars(nn.Module()), "__annotations__"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # The methods that a run calls of an object; others are for those who make it.
 _USED = ("forward", "__call__", "step", "__getitem__", "__iter__", "__next__", "__len__")
+
+
+def is_own_value(thing: object) -> bool:
+    """Tell whether a thing is a value, such as a list, of a class of the user's."""
+    kind = type(thing)
+    builtin = kind in (*PLAIN, types.MappingProxyType)
+    return not builtin and isinstance(thing, VALUES) and not is_installed(kind)
 
 
 def is_plain(value: object) -> bool:
@@ -79,7 +87,8 @@ def structure_of(model: nn.Module) -> tuple[list[object], list[object]]:
         is_as_model = module.training == model.training
         plain.append((name, type(module).__qualname__, is_as_model, unsaved, shown))
         for key, value in attributes_of(module):
-            (plain if is_plain(value) else others).append((name, key, value))
+            is_code = is_own_value(value) or not is_plain(value)
+            (others if is_code else plain).append((name, key, value))
         others.append((name, *_hooks(module)))
     return plain, others
 
