@@ -72,13 +72,16 @@ def _first(names: tuple[str, ...], default: int) -> int:
 class _Stop:
     """The handler of the signals that end a process, and what they asked for."""
 
+    are_held = False  # what arrives is raised later
+
     def __init__(self) -> None:
         self.asked: type[BaseException] | None = None
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
         if not _stopping(sys.exc_info()[1]):
             self.asked = KeyboardInterrupt if number == signal.SIGINT else Terminated
-            raise self.asked
+            if not _Stop.are_held:
+                raise self.asked
 
 
 def _stopping(error: BaseException | None) -> bool:
@@ -98,6 +101,23 @@ def raise_lost_stop() -> None:
         handler: object = signal.getsignal(number)
         if isinstance(handler, _Stop) and handler.asked:
             raise handler.asked
+
+
+@contextmanager
+def stops_held() -> Iterator[None]:
+    """Raise at the end what a signal would raise inside, of what must not be left half done.
+
+    A mask does not: another thread takes the signal, and its handler runs in the main one at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _Stop.are_held = True
+    try:
+        yield
+    finally:
+        _Stop.are_held = False
+    raise_lost_stop()
 
 
 @contextmanager

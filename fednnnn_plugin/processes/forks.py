@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import printable, reason
+from fednnnn_plugin.processes.endings import stops_held
 from fednnnn_plugin.processes.fork import Fork, shared
 from fednnnn_plugin.processes.fork_messages import ForkWarning, Result, Slot
 from fednnnn_plugin.processes.workers import Call
@@ -58,7 +59,8 @@ class Forks:
 
         def begin(place: int, slot: Slot) -> None:
             fork = Fork(place, slot)
-            busy[fork.start(known)] = fork
+            with stops_held():  # what ends it must know of it
+                busy[fork.start(known)] = fork
 
         try:
             for slot, place in zip(self._slots, left, strict=False):

@@ -2,6 +2,7 @@
 
 import logging
 import mmap
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from torch import set_num_threads
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.processes import fork
+from fednnnn_plugin.processes.endings import Terminated, signals_raised
 from fednnnn_plugin.processes.forks import Forks, why_not_forked
 from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.server.layout import ModelState
@@ -107,6 +109,24 @@ def test_fork_that_leaves_a_child_is_a_failure(forks: Forks) -> None:
         os.kill(int.from_bytes(pids[:], "big"), signal.SIGKILL)
     assert "SIGKILL" in str(results[0])
     assert results[1] == 1
+
+
+def test_stop_as_a_fork_starts_leaves_no_process(
+    forks: Forks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = fork.ForkProcess.start
+
+    def struck(process: fork.ForkProcess) -> None:
+        start(process)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(fork.ForkProcess, "start", struck)
+    with pytest.raises(Terminated), signals_raised(ends_process=False):
+        all_of(forks, [lambda _: time.sleep(600)])
+    left = multiprocessing.active_children()
+    for process in left:  # else this process would wait for them at its end
+        process.kill()
+    assert not left
 
 
 @pytest.mark.slow
