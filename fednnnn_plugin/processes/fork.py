@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -44,11 +44,13 @@ class Fork:
     place: int
     slot: Slot
 
-    def start(self, calls: Sequence[Call]) -> Connection:
-        """Start it; return the pipe that it is heard and told on."""
+    def start(self, calls: Sequence[Call], others: Iterable[Connection] = ()) -> Connection:
+        """Start it; return the pipe that it is heard and told on, as ``others`` are on theirs."""
         pipe, end = _context.Pipe()
         self.process: ForkProcess = _context.Process(
-            target=_compute, args=(calls, self.place, self.slot, end, os.getpid()), name="client"
+            target=_compute,
+            args=(calls, self.place, self.slot, end, (*others, pipe), os.getpid()),
+            name="client",
         )
         self._heard_at, self._is_named, self._stuck = time.monotonic(), False, ""
         self._looked_at, self._used, self._idle = self._heard_at, object(), 0.0
@@ -128,7 +130,12 @@ def _processor_use(process: int) -> object:
 
 
 def _compute(
-    calls: Sequence[Call], place: int | None, slot: Slot, end: Connection, parent: int
+    calls: Sequence[Call],
+    place: int | None,
+    slot: Slot,
+    end: Connection,
+    parents: Iterable[Connection],
+    parent: int,
 ) -> None:
     """Compute a call, then those that it is told, in this process, which was forked for them."""
     for number in ENDING:
@@ -137,6 +144,8 @@ def _compute(
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # which had ended before
         os._exit(1)
+    for pipe in parents:  # held here, it would never be seen to be closed there
+        pipe.close()
     # What a fork computes on one thread has the same bits as in any other process.
     set_threads = torch.set_num_threads
     vars(torch)["set_num_threads"] = lambda count: None
@@ -159,7 +168,7 @@ def _compute(
     report_to(say)
     # OpenMP has a pool for each thread that computes. That of the thread that forked has lost its
     # threads, for which a parallel loop would wait for ever; a new thread has none yet.
-    with ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1) as thread, suppress(EOFError, ConnectionError):  # its parent left it
         thread.submit(compute, place).result()
 
 

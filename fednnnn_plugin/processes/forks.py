@@ -60,7 +60,7 @@ class Forks:
         def begin(place: int, slot: Slot) -> None:
             fork = Fork(place, slot)
             with stops_held():  # what ends it must know of it
-                busy[fork.start(known)] = fork
+                busy[fork.start(known, busy)] = fork
 
         try:
             for slot, place in zip(self._slots, left, strict=False):

@@ -11,6 +11,7 @@ import time
 import warnings
 from contextlib import closing
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,21 @@ def test_stop_as_a_fork_starts_leaves_no_process(
     for process in left:  # else this process would wait for them at its end
         process.kill()
     assert not left
+
+
+def test_fork_ends_where_its_pipe_is_closed() -> None:
+    """Also where another one was started after it."""
+    started: dict[Connection, fork.Fork] = {}
+    for _ in range(2):
+        each = fork.Fork(0, STATE)
+        started[each.start([lambda _: 1], started)] = each
+    for pipe, each in started.items():
+        assert each.heard(pipe).given == 1
+        pipe.close()
+        each.process.join(10)
+        ended = each.process.exitcode
+        each.process.kill()
+        assert ended == 0
 
 
 @pytest.mark.slow
