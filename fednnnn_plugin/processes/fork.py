@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 #: no children and has used no processor time since: it waits for what no thread of it will do.
 SILENT_SECONDS, STUCK_SECONDS = 120.0, 600.0
 _LONGEST_LOOK = 2.0
+_DIES_WITHIN = 1.0  # of what is read on its pipe
 _WHY = "custom code in it may wait for a lock that another thread of the program held"
 _REMEDY = "device_args.worker_num: 1 trains arrays and tensors in the program itself"
 _log = logging.getLogger(__name__)
@@ -67,7 +69,9 @@ class Fork:
         try:
             if self.process.exitcode is None or pipe.poll():
                 return pipe.recv()
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError, UnpicklingError):  # it has died, perhaps within a message
+            self.process.join(_DIES_WITHIN)
+            self.process.kill()
             self.process.join()
         code = self.process.exitcode or 0
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"

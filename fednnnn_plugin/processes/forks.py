@@ -10,6 +10,7 @@ import multiprocessing
 import pickle
 import warnings
 from collections.abc import Generator, Iterable
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from types import FunctionType, ModuleType
 from typing import Any
@@ -77,7 +78,8 @@ class Forks:
                     following = next(left, None)
                     if following is not None and not self._anew and not message.is_last:
                         fork.place = following
-                        pipe.send(following)
+                        with suppress(ConnectionError):  # it has died: so it will be heard
+                            pipe.send(following)
                         continue
                     fork.end(pipe, _ENDS_WITHIN)
                     del busy[pipe]

@@ -5,6 +5,7 @@ import mmap
 import multiprocessing
 import os
 import signal
+import struct
 import subprocess
 import threading
 import time
@@ -92,6 +93,44 @@ def test_fork_that_is_killed_is_a_failure(forks: Forks) -> None:
     assert "SIGKILL" in str(results[0])
     assert "status 3" in str(results[1])
     assert results[2] == 1
+
+
+def test_fork_that_dies_between_calls_is_a_failure() -> None:
+    """Of the call that it was to compute next."""
+
+    def die(_: Step) -> int:
+        send = Connection.send
+
+        def send_and_die(pipe: Connection, message: object) -> None:
+            send(pipe, message)
+            os._exit(3)
+
+        Connection.send = send_and_die
+        return 0
+
+    results = {}
+    for place, found in Forks(1, STATE).each([die, lambda _: 1, lambda _: 2]):
+        results[place] = found
+        while place == 0 and multiprocessing.active_children():
+            time.sleep(0.01)
+    assert "status 3" in str(results[1])
+    assert (results[0], results[2]) == (0, 2)
+
+
+@pytest.mark.parametrize("content", [struct.pack("!i", 9) + b"short", struct.pack("!i", 1) + b"K"])
+def test_fork_that_dies_in_a_message_is_a_failure(forks: Forks, content: bytes) -> None:
+    """One that ends early, or holds no object."""
+
+    def die(_: Step) -> None:
+        def send(pipe: Connection, _message: object) -> None:
+            os.write(pipe.fileno(), content)
+            os._exit(3)
+
+        Connection.send = send
+
+    results = dict(forks.each([die, lambda _: 1]))
+    assert "status 3" in str(results[0])
+    assert results[1] == 1
 
 
 def test_fork_that_leaves_a_child_is_a_failure(forks: Forks) -> None:
