@@ -128,9 +128,17 @@ def printable(text: object) -> str:
     return line if len(line) <= 2 * _LONGEST else f"{line[:_LONGEST]}…{line[-_LONGEST:]}"
 
 
+def said_by(error: BaseException) -> str:
+    """What an exception says: its class, perhaps a user's, may fail to."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"  # as Python shows it
+
+
 def reason(error: BaseException) -> str:
     """What an exception says, on one line, without a path that is said elsewhere."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    text = error.strerror if isinstance(error, OSError) and error.strerror else said_by(error)
     return " ".join(text.split()) or type(error).__name__
 
 

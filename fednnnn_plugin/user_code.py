@@ -23,6 +23,7 @@ from fednnnn_plugin.errors import (
     UserErrors,
     did_you_mean,
     printable,
+    said_by,
 )
 from fednnnn_plugin.seeds import isolated_generators
 
@@ -211,7 +212,7 @@ def _is_of_package(file: str) -> bool:
 
 def exception_text(error: BaseException) -> str:
     """What a user's code raised, on one line, with the file and line that raised it."""
-    text = printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
+    text = printable(f"{type(error).__name__}: {' '.join(said_by(error).split())}")
     if isinstance(error, SyntaxError):  # its text ends with the place
         return text
     frames = [

@@ -7,6 +7,7 @@ from contextlib import suppress
 import torch
 from torch.torch_version import TorchVersion
 
+from fednnnn_plugin.errors import reason
 from fednnnn_plugin.processes.devices import is_out_of_memory
 
 _log = logging.getLogger(__name__)
@@ -40,8 +41,7 @@ class StepGraphs:
                 if is_out_of_memory(error):
                     raise
                 self.refused = True
-                reason = " ".join(str(error).split())
-                _log.warning("training runs without CUDA graphs, and slower: %s", reason)
+                _log.warning("training runs without CUDA graphs, and slower: %s", reason(error))
         self._seen.add(form)
         self._graphs.get(form, step)()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, said_by
 
 _log = logging.getLogger(__name__)
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -84,7 +84,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     """Tell whether the memory of a GPU ended: PyTorch's, or a library's that allocates its own."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and bool(_NO_MEMORY.search(str(error)))
+    return isinstance(error, RuntimeError) and bool(_NO_MEMORY.search(said_by(error)))
 
 
 def is_asynchronous(device: torch.device) -> bool:

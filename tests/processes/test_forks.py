@@ -57,9 +57,15 @@ class Odd(Exception):
         super().__init__(f"{one} {two}")
 
 
+class Wordless(RuntimeError):
+    def __str__(self) -> str:
+        return self.args[7]
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
+        (Wordless(), "Wordless: <exception str"),
         (ZeroDivisionError("no samples"), "ZeroDivisionError: no samples"),
         (Odd(1, 2), "Odd: 1 2"),
         (SystemExit(3), "SystemExit: 3"),

@@ -232,6 +232,7 @@ def test_what_is_not_deterministic_is_logged(
         (RuntimeError("GET was unable to find an engine to execute this computation"), True),
         (RuntimeError("CUDA error: device-side assert triggered"), False),
         (MemoryError("CUDA error: out of memory"), False),
+        (type("Wordless", (RuntimeError,), {"__str__": None})(), False),
         (None, False),
     ],
 )
