@@ -142,9 +142,7 @@ def _compute(
     parent: int,
 ) -> None:
     """Compute a call, then those that it is told, in this process, which was forked for them."""
-    for number in ENDING:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    _leave_signals_to_parent()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # which had ended before
         os._exit(1)
@@ -174,6 +172,26 @@ def _compute(
     # threads, for which a parallel loop would wait for ever; a new thread has none yet.
     with ThreadPoolExecutor(1) as thread, suppress(EOFError, ConnectionError):  # its parent left it
         thread.submit(compute, place).result()
+
+
+def _leave_signals_to_parent() -> None:
+    """Have the signals that end a process do nothing in this fork, and end what it starts.
+
+    A program would inherit that a signal is ignored; no handler.
+    """
+    this = os.getpid()
+
+    def pass_over(number: int, _frame: object) -> None:
+        if os.getpid() != this:  # a fork of custom code's, which has the handler
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    signal.set_wakeup_fd(-1)  # it would tell the parent's event loop
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it, for all processes
+            signal.signal(number, pass_over)
+            signal.siginterrupt(number, False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
 def shared(tensor: Tensor) -> Tensor:

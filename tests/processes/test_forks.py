@@ -139,6 +139,29 @@ def test_fork_that_dies_in_a_message_is_a_failure(forks: Forks, content: bytes) 
     assert results[1] == 1
 
 
+def test_signals_pass_over_a_fork_but_end_what_it_starts(forks: Forks) -> None:
+    """A program, and a process that is forked; a wait of the fork goes on."""
+    context = multiprocessing.get_context("fork")
+    begun, begin = context.Pipe(duplex=False)
+
+    def wait() -> None:
+        begin.send(None)
+        time.sleep(10)
+
+    def strike(_: Step) -> list[int | None]:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+        time.sleep(0.1)
+        shell = subprocess.run(["sh", "-c", "kill $$"], check=False)
+        process = context.Process(target=wait)
+        process.start()
+        begun.recv()
+        process.terminate()
+        process.join()
+        return [shell.returncode, process.exitcode]
+
+    assert all_of(forks, [strike]) == [[-signal.SIGTERM] * 2]
+
+
 def test_fork_that_leaves_a_child_is_a_failure(forks: Forks) -> None:
     """Which has the fork's end of the pipe, and lives on."""
     pids = mmap.mmap(-1, 8)
