@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
+from fednnnn_plugin.processes.interpreter import python_command
 from fednnnn_plugin.recipe import find_recipe
 
 from ..support.commands import RECIPE, quick, quick_words
@@ -72,6 +73,19 @@ def test_nothing_of_the_working_directory_is_imported(hostile: Path, tmp_path: P
         imported = hostile / "imported"
         assert not imported.exists(), (command, imported.read_text())
     assert (hostile / "report" / "index.html").exists()
+
+
+class Shown(str):
+    def __repr__(self) -> str:
+        return "a text"
+
+
+def test_new_processes_import_from_where_this_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python passes over what is no text in its path."""
+    monkeypatch.setattr(sys, "path", ["", Path("passed over"), Shown("first"), *sys.path])
+    command = python_command("print(sys.path[0], *sys.argv[1:])", "second")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("first second\n", "")
 
 
 @pytest.mark.parametrize("key", ["tracking_args.enable_wandb", "common_args.using_mlops"])
