@@ -1,6 +1,7 @@
 """Stops: signals at any moment, most of all while a process starts, when much is imported."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -11,7 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fednnnn_plugin.processes.endings import Terminated, raise_lost_stop, signals_raised
+from fednnnn_plugin.processes import job
+from fednnnn_plugin.processes.endings import (
+    Terminated,
+    raise_lost_stop,
+    resumable,
+    signals_raised,
+)
+from fednnnn_plugin.processes.ranks import Ranks
 
 from .support.ranks import on_ranks
 
@@ -66,6 +74,26 @@ def send() -> Iterator[Callable[[int], None]]:
     yield lambda number: os.kill(os.getpid(), number)
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+class Second(Ranks):
+    rank, size = 1, 2
+
+    def abort(self, status: int) -> None:
+        assert status == 143
+
+
+def test_rank_that_alone_is_stopped_names_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After the time in which rank 0 would have ended it."""
+    monkeypatch.setattr(job, "_TIME_TO_SAVE", 0.0)
+    for name, number in (("RANK", "1"), ("SIZE", "2")):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", number)
+    with pytest.raises(Terminated), job.ending_together(Second()), resumable():
+        raise Terminated
+    said = f"rank 1 on {platform.node()}: terminated; continue with --resume\n"
+    assert capsys.readouterr().err == said
 
 
 def test_stop_that_is_swallowed_comes_again(send: Callable[[int], None]) -> None:

@@ -65,8 +65,8 @@ def ending_together(ranks: Ranks) -> Iterator[None]:
             known = isinstance(error, AgreedError | Terminated | KeyboardInterrupt)
             if ranks.rank and known:
                 time.sleep(_TIME_TO_SAVE)
-            else:
-                say(message if known else of_rank(message), err=True)
+                known = False  # to rank 0, which would have ended this one
+            say(message if known else of_rank(message), err=True)
             leave_unsaid()
             ranks.abort(status)
         raise
