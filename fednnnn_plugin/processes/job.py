@@ -64,9 +64,9 @@ def ending_together(ranks: Ranks) -> Iterator[None]:
             message, status = ending(error)
             known = isinstance(error, AgreedError | Terminated | KeyboardInterrupt)
             if ranks.rank and known:
-                time.sleep(_TIME_TO_SAVE)
-                known = False  # to rank 0, which would have ended this one
-            say(message if known else of_rank(message), err=True)
+                time.sleep(_TIME_TO_SAVE)  # in which rank 0 ends this one, if it knows it too
+            of_all = known and not ranks.rank
+            say(message if of_all else of_rank(message), err=True)
             leave_unsaid()
             ranks.abort(status)
         raise
