@@ -45,13 +45,13 @@ class _Journal(JournalFileBackend):
     """Optuna's journal under a kernel's lock: Optuna's stays where a process was killed."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._kernels: Any = FileLock(path.with_name(f".{path.stem}.lock"))
-        super().__init__(str(path), self._kernels)
+        lock: Any = FileLock(path.with_name(f".{path.stem}.lock"))
+        self._path, self._writing = path, lock
+        super().__init__(str(path), lock)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Write lines; before them drop the half of one that a killed process has left."""
-        with self._kernels:
+        with self._writing:
             with self._path.open("rb+") as file:
                 content = file.read()
                 file.truncate(content.rfind(b"\n") + 1)
