@@ -177,15 +177,19 @@ def _compute(
 def _leave_signals_to_parent() -> None:
     """Have the signals that end a process do nothing in this fork, and end what it starts.
 
-    A program would inherit that a signal is ignored; no handler.
+    A program would inherit that a signal is ignored; no handler. A process forked from this one has
+    the system's: a handler of Python's may run late there.
     """
-    this = os.getpid()
 
-    def pass_over(number: int, _frame: object) -> None:
-        if os.getpid() != this:  # a fork of custom code's, which has the handler
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+    def pass_over(_number: int, _frame: object) -> None:
+        pass
 
+    def end_children() -> None:
+        for number in ENDING:
+            if signal.getsignal(number) is pass_over:
+                signal.signal(number, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=end_children)
     signal.set_wakeup_fd(-1)  # it would tell the parent's event loop
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it, for all processes
