@@ -82,7 +82,7 @@ def _method(recipe: str, name: str) -> list[str]:
     train = train if isinstance(train, dict) else {}
     chosen = RULES.get(rule)
     kept = {*(chosen.keys if chosen else ())}
-    for stays in (train.get("client_method"), chosen and chosen.client_method):
+    for stays in (str(train.get("client_method")), chosen and chosen.client_method):
         kept |= {*(METHODS[stays].keys if stays in METHODS else ())}
     named = str(train.get("federated_optimizer"))
     before = RULES.get(named)

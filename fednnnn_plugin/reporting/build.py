@@ -182,8 +182,9 @@ def _beginning(runs: pd.DataFrame, paths: Sequence[Path], out: Path) -> Iterator
             missing = many - int(counts.sum())
             texts += [f"not recorded ({missing} runs)"] * bool(missing)
             yield f"{what}: {', '.join(texts)}."
-        if hours := runs[run_folders.SECONDS].to_numpy(float).sum() / 3600.0:
-            yield f"Training, aggregation and evaluation took {hours:.1f} hours in all."
+        if minutes := runs[run_folders.SECONDS].sum().sum() / 60.0:
+            took = f"{minutes / 60.0:.1f} hours" if minutes >= 60.0 else f"{minutes:.1f} minutes"
+            yield f"Training, aggregation and evaluation took {took} in all."
     beside = out.glob("*.md") if os.path.realpath(out) in map(os.path.realpath, paths) else ()
     for name in sorted({page.name for page in beside} - {MARKDOWN}):
         yield f"See also [{escaped(printable(name))}]({quote(os.fsencode(name))})."

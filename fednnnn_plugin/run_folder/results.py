@@ -108,7 +108,7 @@ class ResultTable:
         if self._path.exists():
             with self._path.open("rb") as file:
                 first = file.readline(LONGEST_LINE)
-            if first.endswith(b"\n") and first != self._header:
+            if not self._header.startswith(first):  # else perhaps cut short
                 must = f"its first line must be {self._header.decode().strip()}"
                 raise UserError(where, self._path, f"{must}; or move it away")
 

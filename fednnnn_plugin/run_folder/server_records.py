@@ -57,7 +57,6 @@ class ServerRecords:
             return
         home = self._file.path.parent
         self._tables = ResultTables(home)
-        self._tables.check("metrics_path")
         if done:
             self._integrated, _ = self._file.until(done)
         self._file.cut(done)
@@ -126,7 +125,7 @@ class ServerRecords:
 def records_file(
     folder: str | Path | None, done: int, told_by: str, *, only_check: bool = False
 ) -> MetricsFile | None:
-    """Return the file of a folder's records, or refuse one of another number of rounds.
+    """Return the file of a folder's records, or refuse others' tables or numbers of rounds.
 
     To ``only_check`` writes nothing.
     """
@@ -134,6 +133,7 @@ def records_file(
     path = file_to_write("metrics_path", name, only_check=only_check)
     if path is None:
         return None
+    ResultTables(path.parent).check("metrics_path")
     file = MetricsFile(path)
     recorded = file.rounds()
     there = f"metrics_path: {printable(path.parent)}: has records of {recorded} rounds"

@@ -106,14 +106,18 @@ class Search:
         One that began from another choice of the steps before than that of today counts no more.
         """
         chosen = self._chosen.get(step.name)  # None: it is not known yet
-        return {
+        last = {
             tuple(trial.params[key] for key in step.grid): trial
             for trial in self._studies[step.name].get_trials(deepcopy=False)
             if trial.state.is_finished()
             and "folder" in trial.user_attrs
             # Else an interrupt came when the trial had ended, before it was told so.
             and (trial.state != TrialState.FAIL or trial.user_attrs.get("reason"))
-            and (chosen is None or trial.user_attrs.get(_CHOSEN, chosen) == chosen)
+        }
+        return {
+            point: trial
+            for point, trial in last.items()  # whose folder has its runs
+            if chosen is None or trial.user_attrs.get(_CHOSEN, chosen) == chosen
         }
 
     def _visit(self, step: Step, point: Values, *, waits: bool) -> None:

@@ -109,7 +109,7 @@ def test_tokens_and_labels_that_are_texts(tmp_path: Path) -> None:
         (
             [GREY[0], GREY[1]],
             [np.zeros((3, 3), np.uint8)],
-            r"test: inputs: torch.uint8 of \[1, 1, 3, 3\]",
+            "its splits have 3 x 2 and 3 x 3 pixels",
         ),
     ],
 )

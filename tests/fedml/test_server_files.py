@@ -199,7 +199,7 @@ def test_server_files_that_do_not_fit_are_refused(start, values, named, own_fold
     advance(server(), 0)
     save_file(net().state_dict(), "weights")
     Path("others").mkdir()
-    Path("others/clients.csv").write_text("name,country\n")
+    Path("others/clients.csv").write_text("name,country")  # a line without an end
     for name, damage in DAMAGED.items():
         Path(name).write_bytes(damage(Path("folder/state").read_bytes()))
     with refused(named):

@@ -150,7 +150,8 @@ def test_page_links_the_pages_beside_it(
 ) -> None:
     """Whatever they are called; and studies are found as deep as runs."""
     monkeypatch.setattr("fednnnn_plugin.reporting.build.drawn", lambda *_: b"a drawing")
-    runs = make_run("FedNNNN", change=bare).parent
+    make_run("FedNNNN", change=lambda line: bare(line, "seconds"))
+    runs = make_run("FedNNNN", change=bare).parent  # without times
     write_study(runs / "a" / "b" / "search")
     for name in ("x](y) .md", "\udce9.md"):
         (runs / name).touch()
@@ -162,6 +163,7 @@ def test_page_links_the_pages_beside_it(
         expected = [r"[x\](y) .md](x%5D%28y%29%20.md).", r"[\\udce9.md](%E9.md)."]
         assert linked == expected * (out == runs)
         assert "Search: digits (search)" in text
+        assert "evaluation took 0.1 minutes in all." in text
 
 
 def test_report_on_a_full_disk_is_one_line(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:

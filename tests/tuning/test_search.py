@@ -332,6 +332,10 @@ def test_step_is_searched_anew_where_the_one_before_chooses_otherwise(searches: 
     assert [line.split()[0] for line in searches.said] == ["[4/4]", "[3/4]", "[4/4]"]
     searches.search(outcome)
     assert len(searches.ran) == 3
+    fails.append(True)  # and once more, where the folders have the other choice's runs
+    shutil.rmtree(searches.folder.path / "trials" / "learning-rate" / "learning_rate=0.1")
+    searches.search(outcome)
+    assert searches.ran[3:] == ["learning_rate=0.1", "beta=0.5", "beta=0.7"]
 
 
 def test_trial_that_was_interrupted_as_it_ended_is_run_again(three: Searches) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fednnnn_plugin.data.arrays import has_channels_last
 from fednnnn_plugin.data.divided import divided_dataset
 from fednnnn_plugin.data.hub_files import read_tables
-from fednnnn_plugin.data.image_files import Encoded, decoded
+from fednnnn_plugin.data.image_files import MAX_DECODED_BYTES, Encoded, decoded
 from fednnnn_plugin.data.images import ImageDataset, Parts
 from fednnnn_plugin.data.labels import class_numbers
 from fednnnn_plugin.data.natural import NATURAL, Owners, owner_names
@@ -85,7 +85,12 @@ def _inputs(
         stored = table.cast_column(name, type(feature)(decode=False))[name]
         files = [_encoded(file, f"{where}: {part}{name} {i}") for i, file in enumerate(stored)]
         images.append(decoded(files, spec.image_size, spec.data_cache_dir))
+    if len({part.shape[2:] for part in images}) > 1:
+        sizes = " and ".join("{} x {}".format(*part.shape[:1:-1]) for part in images)
+        raise UserError(where, f"its splits have {sizes} pixels", "give data_args.image_size")
     most = max(part.shape[1] for part in images)
+    if most * max(part[:, 0].numel() for part in images) > MAX_DECODED_BYTES:
+        raise UserError(where, "grey images as large as colour ones", "give data_args.image_size")
     return [part.expand(-1, most, -1, -1).contiguous() for part in images]  # grey: three alike
 
 
