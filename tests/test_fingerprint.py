@@ -248,7 +248,7 @@ def test_digest_follows_what_is_imported_by_name(
 
 
 FILLED = """
-WIDTH, T, U, V, W = 1, [], {}, [], [[]]
+WIDTH, T, U, V, W, X = 1, [], {}, [], [[]], []
 UNUSED = []
 T.append(1)
 for number in range(2):
@@ -259,12 +259,18 @@ try:
     import nothing_of_this_name
 except ImportError:
     V = [2]
+try:
+    import math
+except ImportError:
+    pass
+else:
+    X.append(1)
 if not T:
     W[0].append(1)
 else:
     W[0].append(2)
     def unused(): return W[0].append(3)
-def f(): return T, U, V, W
+def f(): return T, U, V, W, X
 """
 
 
@@ -274,10 +280,11 @@ def f(): return T, U, V, W
         ("T.append(1)", "T.append(2)", False),
         ("WIDTH * number", "WIDTH + number", False),
         ("range(2)", "range(3)", False),
-        ("V, W = 1", "V, W = 2", False),
+        ("W, X = 1", "W, X = 2", False),
         ("V = [2]", "V = [3]", False),
         ("if not T", "if not V", False),
         ("W[0].append(2)", "W[0].append(3)", False),
+        ("X.append(1)", "X.append(2)", False),
         ("UNUSED.append(1)", "UNUSED.append(2)", True),
         ("return W[0].append(3)", "return W[0]", True),
     ],
@@ -287,6 +294,65 @@ def test_digest_has_what_fills_a_variable(old: str, new: str, same: bool) -> Non
     before, after = (code_digests(cell(text)["f"]) for text in (FILLED, FILLED.replace(old, new)))
     assert (after == before) == same
     assert before.keys() == {"code"}
+
+
+def test_digest_has_no_last_value_of_a_loop() -> None:
+    """Which is by chance where the loop is over a set or a folder."""
+    module = cell(FILLED)
+    before = code_digests(module["f"])
+    module |= {"number": 7, "width": 9}
+    assert code_digests(module["f"]) == before
+
+
+def test_digest_runs_no_import_that_the_program_has_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("own_fast", "own_slow"):
+        (tmp_path / f"{name}.py").write_text(f"T = ['{name}']\n")
+    text = "try:\n    from own_fast import T\nexcept ImportError:\n    from own_slow import T\n"
+    digest = code_digests(cell(f"{text}def f(): return T\n")["f"])
+    assert "own_slow" not in sys.modules
+    (tmp_path / "own_fast.py").write_text("T = ['faster']\n")
+    assert code_digests(cell(f"{text}def f(): return T\n")["f"]) != digest
+
+
+KEEPING = """
+import enum
+
+class Meta(type):
+    made = []
+    def __init__(cls, *of): Meta.made.append(cls)
+
+class A(metaclass=Meta):
+    pass
+
+class Mode(enum.IntFlag):
+    A, B = 1, 2
+
+class Stage(NamedTuple):
+    width: int = 1
+    def wide(self): return self.width > 1
+
+def f(): return A, Mode.A
+"""
+
+
+def test_digest_has_nothing_that_classes_keep_of_their_use() -> None:
+    module = cell(f"from typing import NamedTuple\n{KEEPING}")
+    before = code_digests(module["f"])
+    exec("class B(A): pass", module)
+    assert module["Mode"].A | 2 == 3
+    assert code_digests(module["f"]) == before
+
+
+def test_code_of_what_a_list_holds_is_no_layout() -> None:
+    nets = [nn.Flatten(), nn.Flatten()]
+    for net, text in zip(nets, (KEEPING, KEEPING.replace("> 1", "> 2")), strict=True):
+        net.stages = [cell(f"from typing import NamedTuple\n{text}")["Stage"]()]
+    one, other = map(model_digests, nets)
+    assert one["layout"] == other["layout"]
+    assert one["code"] != other["code"]
 
 
 def test_digest_of_a_class_in_a_function_has_its_globals(monkeypatch: pytest.MonkeyPatch) -> None:

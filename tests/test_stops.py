@@ -80,7 +80,7 @@ class Second(Ranks):
     rank, size = 1, 2
 
     def abort(self, status: int) -> None:
-        assert status == 143
+        self.aborted = status
 
 
 def test_rank_that_alone_is_stopped_names_itself(
@@ -90,8 +90,10 @@ def test_rank_that_alone_is_stopped_names_itself(
     monkeypatch.setattr(job, "_TIME_TO_SAVE", 0.0)
     for name, number in (("RANK", "1"), ("SIZE", "2")):
         monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", number)
-    with pytest.raises(Terminated), job.ending_together(Second()), resumable():
+    ranks = Second()
+    with pytest.raises(Terminated), job.ending_together(ranks), resumable():
         raise Terminated
+    assert ranks.aborted == 143
     said = f"rank 1 on {platform.node()}: terminated; continue with --resume\n"
     assert capsys.readouterr().err == said
 

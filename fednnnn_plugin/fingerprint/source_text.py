@@ -61,9 +61,21 @@ def assignment(file: str, name: str) -> Source | None:
 
 
 def rebound(file: str) -> frozenset[str]:
-    """Return the variables of a file's module that its functions assign."""
-    globals_ = (node.names for node in ast.walk(_tree(file)) if isinstance(node, ast.Global))
-    return frozenset(name for names in globals_ for name in names)
+    """Return the variables of a file's module that its functions, or loops at its top, assign."""
+    tree = _tree(file)
+    loops = [node for node in _at_top(tree) if isinstance(node, ast.For | ast.While)]
+    names = (each for loop in loops for each in _at_top(loop) if isinstance(each, ast.Name))
+    of_loops = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+    globals_ = (node.names for node in ast.walk(tree) if isinstance(node, ast.Global))
+    return frozenset(name for names in globals_ for name in names) | of_loops
+
+
+def _at_top(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is in a module or a statement, but for functions and classes."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (*_FUNCTION, ast.ClassDef)):
+            yield child
+            yield from _at_top(child)
 
 
 def _tree(file: str) -> ast.Module:
@@ -95,6 +107,9 @@ def _only(node: ast.AST, name: str) -> ast.AST | None:
     }
     if not any(bodies.values()) and name not in _targets(node):
         return None
+    if bodies.get("orelse") and not bodies.get("handlers", True):  # an else needs one
+        caught = fields["handlers"]
+        bodies["handlers"] = [ast.ExceptHandler(e.type, e.name, [ast.Pass()]) for e in caught]
     for field in bodies.keys() - {"orelse", "handlers", "cases"}:
         if not bodies[field] and not (field == "finalbody" and bodies["handlers"]):
             bodies[field] = [ast.Pass()]  # a try without handlers needs one

@@ -41,6 +41,7 @@ _OF_ANY_MODULE = {*vars(nn.Module()), "__annotations__"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # The methods that a run calls of an object; others are for those who make it.
 _USED = ("forward", "__call__", "step", "__getitem__", "__iter__", "__next__", "__len__")
+_MAKING = ("__new__", "__init__")  # of a metaclass, which may keep the classes that it makes
 
 
 def is_own_value(thing: object) -> bool:
@@ -50,10 +51,13 @@ def is_own_value(thing: object) -> bool:
     return not builtin and isinstance(thing, VALUES) and not is_installed(kind)
 
 
-def is_plain(value: object) -> bool:
+def is_plain(value: object, *, of_own: bool = True) -> bool:
+    """Tell whether a value has no code; values ``of_own`` classes may be taken for such."""
     waiting, seen = [value], dict[int, object]()
     while waiting:
         part = waiting.pop()
+        if not of_own and is_own_value(part):
+            return False
         if isinstance(part, list | tuple | set | frozenset | Mapping):
             if id(part) not in seen:  # it may contain itself
                 seen[id(part)] = part
@@ -87,8 +91,7 @@ def structure_of(model: nn.Module) -> tuple[list[object], list[object]]:
         is_as_model = module.training == model.training
         plain.append((name, type(module).__qualname__, is_as_model, unsaved, shown))
         for key, value in attributes_of(module):
-            is_code = is_own_value(value) or not is_plain(value)
-            (others if is_code else plain).append((name, key, value))
+            (plain if is_plain(value, of_own=False) else others).append((name, key, value))
         others.append((name, *_hooks(module)))
     return plain, others
 
@@ -152,7 +155,8 @@ def changed_by_use(kind: type) -> set[str]:
     """Return the attributes that the methods change which a run calls, and those that they call."""
     own = [base for base in reversed(kind.__mro__) if not is_installed(base)]
     methods = {name: value for base in own for name, value in vars(base).items()}
-    waiting, changed = [name for name in _USED if name in methods], set[str]()
+    used = (*_USED, *_MAKING) if issubclass(kind, type) else _USED
+    waiting, changed = [name for name in used if name in methods], set[str]()
     while waiting:
         method = methods.pop(waiting.pop(), None)
         function = inspect.unwrap(method) if callable(method) else getattr(method, "fget", None)

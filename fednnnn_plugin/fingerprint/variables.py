@@ -1,5 +1,6 @@
 """What a function's text refers to in the modules that it names."""
 
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -29,7 +30,7 @@ class Variables(NamedTuple):
 
 def variables_of(of: Variables) -> Iterator[object]:
     """Yield the code and the constants of a module, and how the others are assigned."""
-    changed = of.source.changed | rebound(of.file)
+    changed, package = of.source.changed | rebound(of.file), of.module.get("__package__") or ""
     imported = {attribute or name.partition(".")[0] for _, name, attribute in of.source.imports}
     for name in sorted((of.source.names & of.module.keys()) - imported):
         value = of.module[name]
@@ -47,15 +48,13 @@ def variables_of(of: Variables) -> Iterator[object]:
             yield from (name, repr(value))
         elif assigned := assignment(of.file, name):
             yield from (name, assigned.text)
-            others = assigned._replace(names=assigned.names - {name} - of.source.names)
-            yield Variables(others, of.module, of.file)
+            ran = tuple(each for each in assigned.imports if _home(each, package) in sys.modules)
+            others = assigned.names - {name} - of.source.names
+            yield Variables(assigned._replace(names=others, imports=ran), of.module, of.file)
         else:
             yield from (name, Unknown(name))
-    package = of.module.get("__package__") or ""
-    for level, name, attribute in of.source.imports:
-        module = f"{'.' * level}{name}"
-        with suppress(ImportError):  # it is beyond the package
-            module = resolve_name(module, package)
+    for each in of.source.imports:
+        module, attribute = _home(each, package), each[2]
         found: object = (home := own_module(module))
         if attribute:
             held = vars(home) if home else {}
@@ -64,6 +63,14 @@ def variables_of(of: Variables) -> Iterator[object]:
             yield from _of_module(of.source, found)
         else:
             yield from _of_module(of.source._replace(names=frozenset([attribute])), home)
+
+
+def _home(of: tuple[int, str, str], package: str) -> str:
+    """Return the whole name of the module of an import."""
+    module = f"{'.' * of[0]}{of[1]}"
+    with suppress(ImportError):  # it is beyond the package
+        return resolve_name(module, package)
+    return module
 
 
 def _of_module(source: Source, module: types.ModuleType | None) -> Iterator[object]:

@@ -72,7 +72,7 @@ def _first(names: tuple[str, ...], default: int) -> int:
 class _Stop:
     """The handler of the signals that end a process, and what they asked for."""
 
-    are_held = False  # what arrives is raised later
+    held_in = 0  # the process in which what arrives is raised later
 
     def __init__(self) -> None:
         self.asked: type[BaseException] | None = None
@@ -80,7 +80,7 @@ class _Stop:
     def __call__(self, number: int, _frame: FrameType | None) -> None:
         if not _stopping(sys.exc_info()[1]):
             self.asked = KeyboardInterrupt if number == signal.SIGINT else Terminated
-            if not _Stop.are_held:
+            if _Stop.held_in != os.getpid():
                 raise self.asked
 
 
@@ -112,11 +112,11 @@ def stops_held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _Stop.are_held = True
+    _Stop.held_in = os.getpid()  # not in a fork that begins inside
     try:
         yield
     finally:
-        _Stop.are_held = False
+        _Stop.held_in = 0
     raise_lost_stop()
 
 

@@ -117,8 +117,8 @@ def test_fork_that_dies_between_calls_is_a_failure() -> None:
     results = {}
     for place, found in Forks(1, STATE).each([die, lambda _: 1, lambda _: 2]):
         results[place] = found
-        while place == 0 and multiprocessing.active_children():
-            time.sleep(0.01)
+        for process in multiprocessing.active_children() if place == 0 else ():
+            process.join(10)
     assert "status 3" in str(results[1])
     assert (results[0], results[2]) == (0, 2)
 
@@ -154,7 +154,7 @@ def test_signals_pass_over_a_fork_but_end_what_it_starts(forks: Forks) -> None:
         shell = subprocess.run(["sh", "-c", "kill $$"], check=False)
         process = context.Process(target=wait)
         process.start()
-        begun.recv()
+        assert begun.poll(10)
         process.terminate()
         process.join()
         return [shell.returncode, process.exitcode]
