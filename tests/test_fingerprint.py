@@ -270,7 +270,11 @@ if not T:
 else:
     W[0].append(2)
     def unused(): return W[0].append(3)
-def f(): return T, U, V, W, X
+def fits(n): return n < 20
+for NARROW in (64, 32, 16, 8):
+    if fits(NARROW): break
+while (GROWN := WIDTH + len(T)) < 0: pass
+def f(): return T, U, V, W, X, NARROW, GROWN
 """
 
 
@@ -285,6 +289,8 @@ def f(): return T, U, V, W, X
         ("if not T", "if not V", False),
         ("W[0].append(2)", "W[0].append(3)", False),
         ("X.append(1)", "X.append(2)", False),
+        ("n < 20", "n < 10", False),
+        ("WIDTH + len", "WIDTH - len", False),
         ("UNUSED.append(1)", "UNUSED.append(2)", True),
         ("return W[0].append(3)", "return W[0]", True),
     ],
@@ -313,8 +319,22 @@ def test_digest_runs_no_import_that_the_program_has_not_run(
     text = "try:\n    from own_fast import T\nexcept ImportError:\n    from own_slow import T\n"
     digest = code_digests(cell(f"{text}def f(): return T\n")["f"])
     assert "own_slow" not in sys.modules
+    importlib.import_module("own_slow")
+    assert code_digests(cell(f"{text}def f(): return T\n")["f"]) == digest
     (tmp_path / "own_fast.py").write_text("T = ['faster']\n")
     assert code_digests(cell(f"{text}def f(): return T\n")["f"]) != digest
+    (tmp_path / "own_star").mkdir()
+    for name in ("__init__", "train"):
+        (tmp_path / "own_star" / f"{name}.py").touch()
+    code_digests(cell("from own_star import *\ntrain = []\ndef f(): return train\n")["f"])
+    assert "own_star.train" not in sys.modules
+
+
+def test_digest_beside_a_formula_of_many_terms() -> None:
+    text = f"S = {' + '.join('1' * 1500)}\nT = [{' + '.join('a' * 500)}]\ndef f(): return 1\n"
+    module = cell(f"a = 1\n{text}def g(): return T\n")
+    assert code_digests(module["f"]).keys() == {"code"}
+    assert code_digests(module["g"]).keys() == {"code", "not_covered"}
 
 
 KEEPING = """

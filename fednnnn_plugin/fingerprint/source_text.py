@@ -39,7 +39,7 @@ def source_of(code: CodeType) -> Source:
 
     As after ``exec``, or of several lambdas on a line.
     """
-    with suppress(SyntaxError, TokenError):
+    with suppress(SyntaxError, TokenError, RecursionError):
         linecache.checkcache(code.co_filename)
         following = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
         text = "".join(inspect.getblock(following))
@@ -57,12 +57,18 @@ def assignment(file: str, name: str) -> Source | None:
     With the loops and conditions around it; None if nothing does.
     """
     nodes = [left for node in _tree(file).body if (left := _only(node, name))]
-    return _read(*nodes) if nodes else None
+    with suppress(RecursionError):  # a formula of hundreds of terms
+        return _read(*nodes) if nodes else None
+    return None
 
 
 def rebound(file: str) -> frozenset[str]:
     """Return the variables of a file's module that its functions, or loops at its top, assign."""
-    tree = _tree(file)
+    return _rebound(_tree(file))
+
+
+@cache
+def _rebound(tree: ast.Module) -> frozenset[str]:
     loops = [node for node in _at_top(tree) if isinstance(node, ast.For | ast.While)]
     names = (each for loop in loops for each in _at_top(loop) if isinstance(each, ast.Name))
     of_loops = {each.id for each in names if isinstance(each.ctx, ast.Store)}
@@ -72,10 +78,12 @@ def rebound(file: str) -> frozenset[str]:
 
 def _at_top(node: ast.AST) -> Iterator[ast.AST]:
     """Yield what is in a module or a statement, but for functions and classes."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, (*_FUNCTION, ast.ClassDef)):
-            yield child
-            yield from _at_top(child)
+    waiting = [node]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if not isinstance(child, (*_FUNCTION, ast.ClassDef)):
+                yield child
+                waiting.append(child)
 
 
 def _tree(file: str) -> ast.Module:
@@ -91,8 +99,13 @@ def _parsed(text: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _only(node: ast.AST, name: str) -> ast.AST | None:
-    """Return what of a statement assigns, imports or fills a variable; None if nothing does."""
+def _only(node: ast.AST, name: str, *, jumps: bool = False) -> ast.AST | None:
+    """Return what of a statement assigns, imports or fills a variable; None if nothing does.
+
+    With what ends a loop that does, where ``jumps`` are asked for.
+    """
+    if isinstance(node, ast.Break | ast.Continue) and jumps:
+        return node
     if isinstance(node, (*_FUNCTION, ast.ClassDef)):
         return None
     if isinstance(node, ast.ImportFrom):
@@ -101,12 +114,14 @@ def _only(node: ast.AST, name: str) -> ast.AST | None:
         return ast.ImportFrom(node.module, kept, node.level) if kept else None
     fields = dict(ast.iter_fields(node))
     bodies: dict[str, list[ast.AST]] = {
-        field: [left for each in fields[field] if (left := _only(each, name))]
+        field: [left for each in fields[field] if (left := _only(each, name, jumps=jumps))]
         for field in _BODIES
         if field in fields
     }
     if not any(bodies.values()) and name not in _targets(node):
         return None
+    if isinstance(node, ast.For | ast.While) and not jumps:
+        return _only(node, name, jumps=True)  # where it stops decides the value
     if bodies.get("orelse") and not bodies.get("handlers", True):  # an else needs one
         caught = fields["handlers"]
         bodies["handlers"] = [ast.ExceptHandler(e.type, e.name, [ast.Pass()]) for e in caught]
@@ -124,6 +139,8 @@ def _targets(node: ast.AST) -> set[str]:
             targets += found
         case ast.AnnAssign(target=of) | ast.AugAssign(target=of) | ast.For(target=of):
             targets.append(of)
+        case ast.While(test=test) | ast.If(test=test):
+            targets += [each.target for each in ast.walk(test) if isinstance(each, ast.NamedExpr)]
         case ast.With(items=items):
             targets += [item.optional_vars for item in items]
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=of, attr=attr))):

@@ -48,7 +48,7 @@ def variables_of(of: Variables) -> Iterator[object]:
             yield from (name, repr(value))
         elif assigned := assignment(of.file, name):
             yield from (name, assigned.text)
-            ran = tuple(each for each in assigned.imports if _home(each, package) in sys.modules)
+            ran = tuple(each for each in assigned.imports if _gave(each, package, value))
             others = assigned.names - {name} - of.source.names
             yield Variables(assigned._replace(names=others, imports=ran), of.module, of.file)
         else:
@@ -63,6 +63,12 @@ def variables_of(of: Variables) -> Iterator[object]:
             yield from _of_module(of.source, found)
         else:
             yield from _of_module(of.source._replace(names=frozenset([attribute])), home)
+
+
+def _gave(of: tuple[int, str, str], package: str, value: object) -> bool:
+    """Tell whether a value is what an import names, in a module that was imported."""
+    held = getattr(sys.modules.get(_home(of, package)), "__dict__", {})
+    return of[2] in held and held[of[2]] is value
 
 
 def _home(of: tuple[int, str, str], package: str) -> str:
