@@ -366,6 +366,16 @@ def test_digest_has_nothing_that_classes_keep_of_their_use() -> None:
     assert code_digests(module["f"]) == before
 
 
+def test_digest_of_a_set_does_not_depend_on_addresses() -> None:
+    def net() -> nn.Module:
+        made = nn.Sequential(*(nn.LayerNorm(2) for _ in range(7)))
+        made.frozen, made.weights = {*made}, {layer.weight for layer in made}
+        return made
+
+    nets = [net() for _ in range(4)]  # side by side, at other addresses
+    assert len({str(model_digests(each)) for each in nets}) == 1
+
+
 def test_code_of_what_a_list_holds_is_no_layout() -> None:
     nets = [nn.Flatten(), nn.Flatten()]
     for net, text in zip(nets, (KEEPING, KEEPING.replace("> 1", "> 2")), strict=True):

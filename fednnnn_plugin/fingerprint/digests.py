@@ -28,6 +28,7 @@ from fednnnn_plugin.fingerprint.structure import (
     names_of,
     structure_of,
     tensors_of,
+    without_addresses,
 )
 from fednnnn_plugin.fingerprint.tensors import BYTES, tensors_digest
 from fednnnn_plugin.fingerprint.variables import Unknown, Variables, variables_of
@@ -110,6 +111,8 @@ def _digests(part: str, things: Iterable[object], names: Mapping[int, str]) -> d
         if isinstance(thing, Unknown):
             unknown.add(thing.name)
         head, *parts = _described(thing)
+        if isinstance(thing, set | frozenset):  # whose order is by address where all show the same
+            parts.sort(key=lambda each: names.get(id(each), ""))
         if isinstance(thing, nn.Module):
             names |= names_of(thing)
         digest.update(f"{head}, of {len(parts)};".encode("utf-8", "backslashreplace"))
@@ -139,7 +142,7 @@ def _told_of_value(thing: object) -> Iterator[object]:
             yield from thing
         case set() | frozenset():
             yield kind
-            yield from sorted(thing, key=repr)
+            yield from sorted(thing, key=lambda each: without_addresses(repr(each)))
         case Mapping():
             yield kind
             for item in thing.items():

@@ -36,12 +36,16 @@ BUILT_IN = (
 )
 PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 VALUES = (*PLAIN, list, tuple, set, frozenset, Mapping, Tensor, np.ndarray)
-_ADDRESS = r" at 0x[0-9a-f]+"  # in what an object shows by default
 _OF_ANY_MODULE = {*vars(nn.Module()), "__annotations__"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # The methods that a run calls of an object; others are for those who make it.
 _USED = ("forward", "__call__", "step", "__getitem__", "__iter__", "__next__", "__len__")
 _MAKING = ("__new__", "__init__")  # of a metaclass, which may keep the classes that it makes
+
+
+def without_addresses(shown: str) -> str:
+    """Return what an object shows without what it shows by default, its place in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", shown)
 
 
 def is_own_value(thing: object) -> bool:
@@ -86,7 +90,7 @@ def structure_of(model: nn.Module) -> tuple[list[object], list[object]]:
     for name, module in model.named_modules():
         shown = ""
         with suppress(Exception):  # it is a user's
-            shown = re.sub(_ADDRESS, "", module.extra_repr())
+            shown = without_addresses(module.extra_repr())
         unsaved = sorted(getattr(module, "_non_persistent_buffers_set", ()))
         is_as_model = module.training == model.training
         plain.append((name, type(module).__qualname__, is_as_model, unsaved, shown))
