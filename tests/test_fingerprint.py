@@ -331,7 +331,7 @@ def test_digest_runs_no_import_that_the_program_has_not_run(
 
 
 def test_digest_beside_a_formula_of_many_terms() -> None:
-    text = f"S = {' + '.join('1' * 1500)}\nT = [{' + '.join('a' * 500)}]\ndef f(): return 1\n"
+    text = f"S = {' + '.join('1' * 1200)}\nT = [{' + '.join('a' * 500)}]\ndef f(): return 1\n"
     module = cell(f"a = 1\n{text}def g(): return T\n")
     assert code_digests(module["f"]).keys() == {"code"}
     assert code_digests(module["g"]).keys() == {"code", "not_covered"}
