@@ -187,10 +187,10 @@ def _heads(runs: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
 
     ``more`` are further columns, which may be the caller's own; they sort first.
     """
-    columns = dict.fromkeys([*setting_columns(runs), *more])
+    columns = dict.fromkeys([*more, *setting_columns(runs)])
     heads = runs.drop_duplicates("run")[[*columns]].astype(object)
     heads = heads.where(heads.notna(), None)
-    settings = [key for key in dict.fromkeys([*more, *columns]) if key not in IDENTITY]
+    settings = [key for key in columns if key not in IDENTITY]
     can_differ = [key for key in settings if heads[key].map(pd.api.types.is_hashable).all()]
     by_value = [*differing(heads, can_differ), "seed"]
     heads = heads.sort_values(by_value, key=lambda of: pd.to_numeric(of, errors="coerce"))

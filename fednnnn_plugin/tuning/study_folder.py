@@ -7,6 +7,7 @@ or one for each of the plan's seeds, ``.../seed<n>/``; ``journal.log`` is Optuna
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -53,8 +54,10 @@ class _Journal(JournalFileBackend):
         """Write lines; before them drop the half of one that a killed process has left."""
         with self._writing:
             with self._path.open("rb+") as file:
-                content = file.read()
-                file.truncate(content.rfind(b"\n") + 1)
+                file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+                if file.read(1) not in (b"", b"\n"):
+                    file.seek(0)
+                    file.truncate(file.read().rfind(b"\n") + 1)
             super().append_logs(logs)
 
 
