@@ -22,6 +22,9 @@ from fednnnn_plugin.reporting.study import Plan, Step
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
 from fednnnn_plugin.tuning.study_folder import StudyFolder
 
+# What a round may measure, as metrics of the last one.
+_MEASURED = ["final_accuracy", "final_loss", "final_metric", "worst_10"]
+
 
 class Failed(RuntimeError):
     """A trial that diverged, or whose settings cannot be run."""
@@ -113,21 +116,14 @@ class _Judge(Follower):
 
     def curves(self) -> pd.DataFrame:
         """Return each metric after every round that was tested, by the round's number."""
-        columns = ["round", "accuracy", "loss", "measure", "worst_10"]
+        columns = ["round", *_MEASURED]
         rounds = pd.DataFrame(self._records, columns=columns, dtype=float).set_index("round")
         # The last round is always tested: without a value the run has diverged.
         tested = rounds[rounds.notna().any(axis=1) | (rounds.index == rounds.index.max())]
-        accuracy, loss, measure, worst = (tested[name] for name in columns[1:])
+        accuracy, measure = tested["final_accuracy"], tested["final_metric"]
         best = measure.cummin() if self._plan.lower_is_better else measure.cummax()
-        curves = {
-            "best_accuracy": accuracy.cummax().ffill(),
-            "final_accuracy": accuracy,
-            "final_loss": loss,
-            "best_metric": best.ffill(),  # a metric may be NaN in a round
-            "final_metric": measure,
-            "worst_10": worst,
-        }
-        return pd.DataFrame(curves)
+        # A metric may be NaN in a round.
+        return tested.assign(best_accuracy=accuracy.cummax().ffill(), best_metric=best.ffill())
 
 
 def _mean(judges: Sequence[_Judge]) -> pd.DataFrame:
