@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from copy import copy
-from functools import partial
 
 import optuna
 from filelock import FileLock, Timeout
@@ -137,13 +136,11 @@ class Search:
                 recipes = trial_recipes(self._folder.load, self._plan, step, {**chosen, **point})
                 study = self._studies[step.name]
                 study.sampler = GridSampler({key: [value] for key, value in point.items()})
-                own = partial(
-                    run_trial, self._folder, self._plan, step, folder, recipes, self._jobs
-                )
 
                 def run(trial: optuna.Trial) -> float:
                     trial.set_user_attr(_CHOSEN, chosen)
-                    return own(trial)
+                    how = self._folder, self._plan, step, folder, recipes, self._jobs
+                    return run_trial(*how, trial)
 
                 study.optimize(run, n_trials=1, catch=(Failed,))
                 line = self._line(step, point, self._ended(step)[tuple(point.values())])
