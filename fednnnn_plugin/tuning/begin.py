@@ -55,7 +55,8 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
         classes = _classes_per_client(load, plan, folder)
         plan = plan.model_copy(update={"classes_per_client": classes})
     labels = _check_trials(load, plan, folder)
-    if plan.of_accuracy and not _have_accuracy(labels, recipe.train_args.loss):
+    of_numbers = labels.is_floating_point() or recipe.train_args.loss == "mse"
+    if plan.of_accuracy and of_numbers:
         if given.metric:
             raise UserError(
                 f"{METRIC} {given.metric}",
@@ -120,11 +121,6 @@ def _labels(recipe: Recipe, spec: DataSpec, folder: StudyFolder) -> Tensor:
     data, _ = load_loaders(given, recipe)
     labels: Tensor = next(iter(data.test_loader))[1]
     return labels
-
-
-def _have_accuracy(labels: Tensor, loss: str | None) -> bool:
-    """Whether a test may find an accuracy: not of numbers, nor of a loss of numbers."""
-    return loss != "mse" and not labels.is_floating_point()
 
 
 def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:
