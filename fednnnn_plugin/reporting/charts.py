@@ -84,12 +84,6 @@ def condition_charts(
     last fully connected and the last convolutional one are shown. ``problems`` takes a line for
     each figure whose files are damaged.
     """
-    return filter(None, _charts(runs, references, modules, problems))
-
-
-def _charts(
-    runs: pd.DataFrame, references: pd.DataFrame, modules: Sequence[str], problems: list[str]
-) -> Iterator[Chart | None]:
     alone = (runs["partition"] == SINGLE_CLIENT).all()  # N = E, and there is no spread
     both = runs if alone else pd.concat([references, runs])
     lines = [line for _, line in runs.groupby("label", sort=False)]
@@ -103,66 +97,67 @@ def _charts(
     def norms(module: str | None) -> list[Panel]:
         return [(both, partial(figures.norms, norm=norm, layer=module)) for norm in NORMS]
 
-    yield _chart("accuracy", "Accuracy", tested, (runs, figures.accuracy))
+    yield from _chart("accuracy", "Accuracy", tested, (runs, figures.accuracy))
     if not alone:
         title = "Do the clients agree? N/E"
-        yield _chart("agreement", title, _AGREEMENT + band, (runs, figures.agreement))
+        yield from _chart("agreement", title, _AGREEMENT + band, (runs, figures.agreement))
     title = "N, E and server step"
-    yield _chart("norms", f"{title}: whole model", _NORMS + grey + band, *norms(None))
+    yield from _chart("norms", f"{title}: whole model", _NORMS + grey + band, *norms(None))
     recorded = layers(runs.dropna(axis=1, how="all"))  # other data have other models
     for module in [m for m in modules if m in recorded] or _paper_s(recorded):
         caption = f"The same for the weight and bias of {module}.{grey}{band}"
-        yield _chart(f"norms-{module}", f"{title}: {module}", caption, *norms(module))
-    yield _chart("loss", "Loss", _LOSS + band, (runs, figures.loss))
+        yield from _chart(f"norms-{module}", f"{title}: {module}", caption, *norms(module))
+    yield from _chart("loss", "Loss", _LOSS + band, (runs, figures.loss))
     if not alone:
         means = " of all seeds, and the line is the mean of their medians." * several or "."
         spread = partial(figures.client_spread, names=False)
-        panels = [(line, spread) for line in lines]
-        yield _chart("client-norms", "Spread of the clients' updates", _SPREAD + means, *panels)
+        title, panels = "Spread of the clients' updates", [(line, spread) for line in lines]
+        yield from _chart("client-norms", title, _SPREAD + means, *panels)
     moved = (both, figures.integrated_norm)
-    yield _chart("integrated-norm", "Integrated norm", _MOVES + grey + band, moved)
+    yield from _chart("integrated-norm", "Integrated norm", _MOVES + grey + band, moved)
     machines = runs["device"].dropna().unique()
     if len(machines) < 2:  # of two machines, times are not compared
         caption = _SECONDS.format(*machines or ["a machine that is not on record"]) + band
-        yield _chart("seconds", "Accuracy by time", caption, (runs, figures.accuracy_by_seconds))
+        timed = (runs, figures.accuracy_by_seconds)
+        yield from _chart("seconds", "Accuracy by time", caption, timed)
     if _recorded(runs, "served_test_acc"):
         evaluated = partial(figures.accuracy, title="evaluated model")
         served = partial(figures.accuracy, column="served_test_acc", title="served model")
         title, caption = "Evaluated model and served model", f"{_evaluated(runs)} {_SERVED}{band}"
-        yield _chart("served", title, caption, (runs, evaluated), (runs, served))
+        yield from _chart("served", title, caption, (runs, evaluated), (runs, served))
     yield from _by_part(runs, lines, band, problems)
     for column in runs.filter(regex=r"^test_metrics\."):
         name = column.partition(".")[2]
         caption = "As measured by the runs' own code." + band
-        yield _chart(f"metric-{name}", name, caption, (runs, partial(figures.metric, name=name)))
+        measured = partial(figures.metric, name=name)
+        yield from _chart(f"metric-{name}", name, caption, (runs, measured))
 
 
 def _by_part(
     runs: pd.DataFrame, lines: Sequence[pd.DataFrame], band: str, problems: list[str]
-) -> Iterator[Chart | None]:
+) -> Iterator[Chart]:
     """The figures of results by client and by class, where there are some."""
 
-    def of_files(*chart: Any) -> Chart | None:
+    def of_files(*chart: Any) -> Iterator[Chart]:
         try:
-            return _chart(*chart)
+            yield from _chart(*chart)
         except UserError as error:
             if str(error) not in problems:  # of two figures
                 problems.append(str(error))
-            return None
 
     if _recorded(runs, "client_acc.worst_10"):
         worst = partial(figures.accuracy, column="client_acc.worst_10")
         title = "Accuracy on the worst tenth of the clients"
-        yield _chart("worst-clients", title, _WORST + band, (runs, worst))
+        yield from _chart("worst-clients", title, _WORST + band, (runs, worst))
     if by_client := [line for line in lines if _kept(line, "client_acc.mean", CLIENTS)]:
         tenths = partial(figures.client_quantiles, names=False)
         panels = [(line, tenths) for line in by_client]
-        yield of_files("client-quantiles", "Accuracy by client", _QUANTILES, *panels)
+        yield from of_files("client-quantiles", "Accuracy by client", _QUANTILES, *panels)
         title, ends = "Accuracy by client at the end", (runs, figures.client_distribution)
-        yield of_files("client-distribution", title, _DISTRIBUTION, ends)
+        yield from of_files("client-distribution", title, _DISTRIBUTION, ends)
     if _kept(runs, "class_acc.mean", CLASSES):
         title, ends = "Accuracy by class at the end", (runs, figures.class_accuracy)
-        yield of_files("class-accuracy", title, _CLASSES, ends)
+        yield from of_files("class-accuracy", title, _CLASSES, ends)
 
 
 def _kept(runs: pd.DataFrame, column: str, file: str) -> bool:
@@ -181,8 +176,8 @@ def _paper_s(modules: list[str]) -> list[str]:
     return [found[-1] for found in alike if found]
 
 
-def _chart(name: str, title: str, caption: str, *shown: Panel) -> Chart | None:
-    """Panels that share their y axis, the lines named in the last; None without a line."""
+def _chart(name: str, title: str, caption: str, *shown: Panel) -> Iterator[Chart]:
+    """Panels that share their y axis, the lines named in the last; nothing without a line."""
     columns = min(len(shown), PANELS_PER_ROW)
     rows = math.ceil(len(shown) / columns)
     longest = max(runs["label"].str.len().max() for runs, _ in shown)
@@ -203,7 +198,8 @@ def _chart(name: str, title: str, caption: str, *shown: Panel) -> Chart | None:
     if axes[0].get_yscale() == "function":
         caption += " The scale is logarithmic in the error."
     alt = f"Line chart by {axes[0].get_xlabel()}: {title}. Last values: {'; '.join(ends)}."
-    return Chart(name, title, caption, alt, wide, axes[0]) if ends else None
+    if ends:
+        yield Chart(name, title, caption, alt, wide, axes[0])
 
 
 def _evaluated(runs: pd.DataFrame) -> str:
