@@ -17,6 +17,8 @@ from fednnnn_plugin.reporting.runs import (
     FINGERPRINTS,
     IDENTITY,
     OWN_SPLIT,
+    PARTITION,
+    PARTITION_ARGS,
     setting_columns,
 )
 
@@ -39,15 +41,11 @@ SYMBOLS |= {column: column.replace("_", " ") for column in FINGERPRINTS}
 SYMBOLS |= {"server_tau": "τ", "fedexp_epsilon": "ε"}
 # Which data is partitioned how, and judged on what: no method is ranked across these settings.
 _DATA = ("data_dir", "image_size", "test_fraction", "validation_fraction", "data_fingerprint")
-_PARTITION = (
-    *(*_DATA, "client_num_in_total", "client_num_per_round", "classes_per_client"),
-    *("partition_alpha", "power_law_exponent", "min_samples", "split_fingerprint"),
-    *("partition_by", "test_division"),
-)
+_CLIENT_NUMBERS = ("client_num_in_total", "client_num_per_round")
+_PARTITION = (*_DATA, *_CLIENT_NUMBERS, *PARTITION_ARGS, "split_fingerprint")
 _UNLESS_ZERO = ("partition_alpha", "validation_fraction")  # of these, what is named unless it is 0
-_NO_VARIANT = {
-    *(*IDENTITY, "dataset", "partition_method", "partition_sizes", *_PARTITION, *ARRANGED),
-} - {"metric"}  # which judges a line
+# The metric judges a line.
+_NO_VARIANT = {*IDENTITY, "dataset", *PARTITION, *_PARTITION, *ARRANGED} - {"metric"}
 # A method's own settings: told apart within the method, not across methods.
 _OWN = (
     *("federated_optimizer", "client_method", "comm_round", "beta", "gamma", "prox_mu"),
