@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -93,11 +93,8 @@ def _with_tenths(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.merge(tenths.reset_index(), on=["run", "round"], how="left")
 
 
-def _last_results(runs: pd.DataFrame, name: str) -> Iterator[tuple[str, pd.DataFrame]]:
+def _last_results(runs: pd.DataFrame, name: str) -> Iterable[tuple[str, pd.DataFrame]]:
     """The results of each line's runs in their last round that has some."""
     found = results_of(runs, name).merge(runs[["run", "label"]].drop_duplicates(), on="run")
     last = found[found["round"] == found.groupby("run")["round"].transform("max")]
-    for label in runs["label"].unique():
-        own = last[last["label"] == label]
-        if len(own):
-            yield str(label), own
+    return last.groupby("label", sort=False)
