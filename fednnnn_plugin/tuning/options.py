@@ -25,21 +25,12 @@ STUDY = Option("study", "--study")
 JOBS = Option("jobs", "--jobs")
 
 
-_KINDS: dict[str, TypeAdapter[Any]] = {
-    "rounds": TypeAdapter(Annotated[int, Field(ge=1, lt=2**31)] | None),
-    "validation": TypeAdapter(Annotated[float, Field(gt=0, lt=1)] | None),
-    "metric": TypeAdapter(Metric | None),
-    "paper": TypeAdapter(bool | None),
-    "prune": TypeAdapter(bool | None),
-}
-
-
 class Options(NamedTuple):
     """What is asked of a plan; what is None is the default's, or the resumed study's."""
 
     grid: Grid | None = None
-    rounds: int | None = None
-    validation: float | None = None
+    rounds: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
     metric: Metric | None = None
     seeds: tuple[int, ...] | None = None
     paper: bool | None = None
@@ -69,13 +60,12 @@ def checked_options(given: Mapping[str, Any]) -> Options:
         values["grid"] = _by_key([(str(key), each) for key, each in grid.items()])
     if given["seeds"] is not None:
         values["seeds"] = parse_seeds(given["seeds"])
-    for name, kind in _KINDS.items():
-        try:
-            kind.validate_python(given[name], strict=True)
-        except ValidationError as error:
-            why = error.errors()[0]["msg"].replace("Input should", "must")
-            raise UserError(name, f"{shown(given[name])}: {why}") from None
-    return Options(**values)
+    try:
+        return TypeAdapter(Options).validate_python(values, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        why = first["msg"].replace("Input should", "must")
+        raise UserError(first["loc"][0], f"{shown(first['input'])}: {why}") from None
 
 
 def parse_grids(grids: Iterable[str]) -> Grid | None:
