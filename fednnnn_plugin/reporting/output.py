@@ -31,14 +31,9 @@ def check_free(out: Path, *, overwrite: bool) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(OUT, f"{where}: is no folder")
     there = [name for name in _PARTS if os.path.lexists(out / name)]
-    if there and not overwrite:
-        raise UserError(
-            OUT,
-            f"{where}: {there[0]} is there already",
-            f"replace a report with {OVERWRITE}, or name another folder",
-        )
-    if there and not _is_report(out):
-        raise UserError(OUT, f"{where}: {there[0]} is of no report", "name another folder")
+    if there and not (overwrite and _is_report(out)):
+        remedy = f"name another folder; only a report is replaced, with {OVERWRITE}"
+        raise UserError(OUT, f"{where}: {there[0]} is there already", remedy)
 
 
 def write_report(out: Path, files: Files) -> None:
