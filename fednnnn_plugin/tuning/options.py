@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, NamedTuple
 
@@ -57,7 +58,7 @@ def checked_options(given: Mapping[str, Any]) -> Options:
     if (grid := given["grid"]) is not None:
         if not isinstance(grid, Mapping) or not grid:
             raise UserError(GRID, shown(grid), "must be a mapping of keys to their values")
-        values["grid"] = _by_key([(str(key), each) for key, each in grid.items()])
+        values["grid"] = _by_key(grid.items())
     if given["seeds"] is not None:
         values["seeds"] = parse_seeds(given["seeds"])
     try:
@@ -70,20 +71,15 @@ def checked_options(given: Mapping[str, Any]) -> Options:
 
 def parse_grids(grids: Iterable[str]) -> Grid | None:
     """Read the command's ``KEY=VALUES``."""
-    pairs: list[tuple[str, object]] = []
-    for grid in grids:
-        key, _, values = grid.partition("=")
-        if not key.strip() or not values.strip():
-            raise UserError(GRID, f"{grid!r}", "write KEY=VALUES, as in beta=0.5:1.2:0.1")
-        pairs.append((key, values))
+    pairs = [grid.partition("=")[::2] for grid in grids]
     return _by_key(pairs) if pairs else None
 
 
-def _by_key(pairs: list[tuple[str, object]]) -> Grid:
+def _by_key(pairs: Iterable[tuple[object, object]]) -> Grid:
     """Return the values of each key; ``train_args.beta`` is ``beta``."""
     grid: Grid = {}
     for key, values in pairs:
-        name = key.strip().removeprefix("train_args.")
+        name = str(key).strip().removeprefix("train_args.")
         if name in grid:
             raise UserError(GRID, "a key is given twice", "put its values between commas")
         grid[name] = parse_grid(values, f"{GRID} {name}")
@@ -116,13 +112,11 @@ def parse_grid(given: object, where: object = GRID) -> tuple[float, ...]:
 
 
 def _number(text: str) -> Decimal:
-    try:
-        number = Decimal(text.strip())
-    except InvalidOperation:
-        number = Decimal("NaN")
-    if not number.is_finite() or abs(number.adjusted()) > 300:
-        raise ValueError(_FORM)
-    return number
+    with suppress(InvalidOperation):
+        number = Decimal(text)
+        if number.is_finite() and abs(number.adjusted()) <= 300:
+            return number
+    raise ValueError(_FORM)
 
 
 def parse_seeds(given: object) -> tuple[int, ...]:

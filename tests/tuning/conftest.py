@@ -15,13 +15,18 @@ from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
 from fednnnn_plugin.reporting.study import Study
 from fednnnn_plugin.run_folder.records import Summary
 from fednnnn_plugin.tuning.options import Options, checked_options
-from fednnnn_plugin.tuning.plan import Measure, make_plan
+from fednnnn_plugin.tuning.plan import Load, Measure, make_plan
 from fednnnn_plugin.tuning.search import Search
 from fednnnn_plugin.tuning.study_folder import StudyFolder
 
 # A run's accuracy after a round, from its ``train_args`` and ``seed``, or NaN for neither accuracy
 # nor loss; it may raise as a run.
 Outcome = Callable[[dict[str, Any], int], float]
+
+
+def loader(name: str, *own: str, **how: Any) -> Load:
+    """What loads a recipe with ``own`` settings, and with those of a trial."""
+    return lambda changes: load_recipe(find_recipe(name), [*own, *changes], **how)
 
 
 class Searches:

@@ -1,6 +1,5 @@
 """What is refused before anything is written, in one line."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.files import TEMPORARY
-from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.reporting.metrics import Metric
 from fednnnn_plugin.reporting.study import MAX_POINTS, read_plan
 from fednnnn_plugin.tuning.begin import begin_study
@@ -21,7 +19,7 @@ from fednnnn_plugin.tuning.options import Options, parse_grid
 from fednnnn_plugin.tuning.plan import described
 from fednnnn_plugin.tuning.study_folder import StudyFolder
 
-from .conftest import Searches
+from .conftest import Searches, loader
 
 RECIPE = "digits_noniid_b_fednnnn"
 
@@ -79,7 +77,8 @@ def test_wrong_argument_is_one_line(given: Any, start: str) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--grid=beta"], "--grid: 'beta': "),
+        (["--grid=beta"], "--grid beta: '': must be numbers"),
+        (["--grid==1"], "--grid : "),
         (["--grid=beta=0.5", "--grid=train_args.beta=0.6"], "--grid: "),
         (["--grid=eta=1"], "--grid eta: "),
         (["--study=a-file"], "--study: a-file: "),
@@ -161,9 +160,7 @@ def test_labels_that_are_numbers_are_judged_by_the_loss(tmp_path: Path) -> None:
     keys = ["data_args.dataset=number_labels:load", "train_args.loss=number_labels:loss"]
     keys += ["data_args.partition_method=iid"]
     keys += ["train_args.client_num_in_total=5", "train_args.client_num_per_round=5"]
-
-    def load(changes: Sequence[str]) -> Recipe:
-        return load_recipe(find_recipe(RECIPE), [*keys, *changes], allow_code=True)
+    load = loader(RECIPE, *keys, allow_code=True)
 
     def begin(name: str, metric: Metric | None) -> Metric:
         folder = StudyFolder(tmp_path / name, allow_code=True)
@@ -185,10 +182,7 @@ def test_study_of_many_classes_deals_them_all(tmp_path: Path) -> None:
     )
     keys = ["data_args.dataset=many_classes:load", "train_args.client_num_in_total=20"]
     keys += ["data_args.partition_method=iid", "train_args.client_num_per_round=5"]
-
-    def load(changes: Sequence[str]) -> Recipe:
-        return load_recipe(find_recipe(RECIPE), [*keys, *changes], allow_code=True)
-
+    load = loader(RECIPE, *keys, allow_code=True)
     folder = StudyFolder(tmp_path / "study", allow_code=True)
     begin_study(folder, load, Options(paper=True, grid={"learning_rate": (0.1,)}))
     plan = read_plan(folder.path)
