@@ -58,14 +58,6 @@ def test_summary_and_table_by_hand(make_run) -> None:
         assert found.loc["FedNNNN"].to_dict() == pytest.approx(row, nan_ok=True)
 
 
-def test_rounds_to_a_target_are_the_median_over_seeds(make_run) -> None:
-    """Of rounds 1 and 3, and a seed that never gets there, which is later than both."""
-    for seed, reached in enumerate(((0.9, 0.9, 0.9, 0.9), (0.1, 0.2, 0.9, 0.1), (0.1,) * 4)):
-        folder = make_run("FedNNNN", seed=seed, change=curve(*reached))
-    [row] = fp.summary(fp.read_runs(folder.parent), target=0.8).to_dict("records")
-    assert (row["reached"], row["rounds_to_target"]) == (2, 3)
-
-
 def test_conditions_have_the_papers_names(make_run) -> None:
     for settings, condition in (
         ({"partition_method": "dirichlet", "partition_alpha": 0.3}, "MNIST Dirichlet, B (α 0.3)"),
