@@ -130,9 +130,9 @@ def check_runs(given: object) -> None:
 
 
 def placed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Name each run's ``data``, ``partition`` and ``condition``, in three new columns."""
+    """Name each run's ``data`` and ``condition``, in new columns behind its name."""
     runs = _apart(runs)
-    return runs.merge(_heads(runs)[["run", "data", "partition", "condition"]], on="run", how="left")
+    return _heads(runs)[["run", "data", "condition"]].merge(runs, on="run", how="right")
 
 
 def shades(lines: pd.DataFrame, by: Sequence[str]) -> pd.Series[float]:

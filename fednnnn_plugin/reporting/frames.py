@@ -50,9 +50,7 @@ def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
         raise UserError("\n".join([*problems, "no run with a recorded round was given"]))
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
-    runs = placed(runs).drop(columns="partition")
-    first = ["run", "data", "condition"]
-    return runs[[*first, *runs.columns.drop(first)]]
+    return placed(runs)
 
 
 @in_python
