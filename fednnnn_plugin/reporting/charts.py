@@ -17,7 +17,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.quantities import NORMS
 from fednnnn_plugin.reporting import figures
 from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT
-from fednnnn_plugin.reporting.runs import layers
+from fednnnn_plugin.reporting.runs import layers, own_metrics
 from fednnnn_plugin.reporting.style import UNNAMED, leave_room, panels
 from fednnnn_plugin.run_folder.results import CLASSES, CLIENTS
 
@@ -126,8 +126,7 @@ def condition_charts(
         title, caption = "Evaluated model and served model", f"{_evaluated(runs)} {_SERVED}{band}"
         yield from _chart("served", title, caption, (runs, evaluated), (runs, served))
     yield from _by_part(runs, lines, band, problems)
-    for column in runs.filter(regex=r"^test_metrics\."):
-        name = column.partition(".")[2]
+    for name in own_metrics(runs).values():
         caption = "As measured by the runs' own code." + band
         measured = partial(figures.metric, name=name)
         yield from _chart(f"metric-{name}", name, caption, (runs, measured))

@@ -28,7 +28,7 @@ from fednnnn_plugin.reporting import search_figures as searched
 from fednnnn_plugin.reporting import split_figures as splits
 from fednnnn_plugin.reporting.conditions import judged
 from fednnnn_plugin.reporting.curves import Lines, curves, name_lines, of_lines, titled
-from fednnnn_plugin.reporting.runs import SECONDS, layers
+from fednnnn_plugin.reporting.runs import SECONDS, layers, own_metrics
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -119,7 +119,7 @@ def loss(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Ax
 @of_lines
 def metric(runs: pd.DataFrame, ax: Axes | None = None, *, name: str, **how: Unpack[Lines]) -> Axes:
     """A custom metric by round; ``name`` is its name in ``test_metrics``."""
-    check_known("name", name, [str(each)[13:] for each in runs.filter(regex="^test_metrics\\.")])
+    check_known("name", name, own_metrics(runs).values())
     return curves(runs, ax, f"test_metrics.{name}", name, scales.linear_axis, how)
 
 
@@ -138,9 +138,7 @@ def norms(
     whole model.
     """
     check_known("norm", norm, NORMS)
-    if layer is not None:
-        check_known("layer", layer, layers(runs))
-    column = f"layers.{layer}.{norm}" if layer is not None else norm
+    column = f"{_prefix(runs, layer)}{norm}"
     return curves(runs, ax, column, "L2 norm", scales.log_axis, how, title=NORMS[norm])
 
 
@@ -160,9 +158,7 @@ def agreement(
     weight, it is 1/√m, which is right if all updates have the same length.
     """
     ax, colors = style.axes(ax), style.looks(runs, how["palette"])
-    if layer is not None:
-        check_known("layer", layer, layers(runs))
-    of = "" if layer is None else f"layers.{layer}."
+    of = _prefix(runs, layer)
     moved = runs[f"{of}mean_client_norm"].where(runs[f"{of}mean_client_norm"] > 0.0)
     ratio = runs.assign(ratio=runs[f"{of}mean_update_norm"] / moved)
     unknown = pd.Series(math.nan, runs.index)  # a layer's is on no record
@@ -205,3 +201,11 @@ def client_spread(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Line
     low, middle, high = ClientNorms._fields
     axis = scales.log_axis
     return titled(curves(runs, ax, middle, "client update (L2)", axis, how, band=(low, high)))
+
+
+def _prefix(runs: pd.DataFrame, layer: str | None) -> str:
+    """What the columns of a layer begin with; nothing of the whole model."""
+    if layer is None:
+        return ""
+    check_known("layer", layer, layers(runs))
+    return f"layers.{layer}."

@@ -9,10 +9,9 @@ import pandas as pd
 from fednnnn_plugin.errors import UserError, check_known
 from fednnnn_plugin.reporting.arguments import TARGET
 from fednnnn_plugin.reporting.conditions import LINE
-from fednnnn_plugin.reporting.runs import SECONDS
+from fednnnn_plugin.reporting.runs import SECONDS, own_metrics
 
 ACCURACY, WORST_10 = "accuracy", "worst_10"
-OWN = "test_metrics."
 
 
 def outcomes(
@@ -83,7 +82,7 @@ def with_values(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
         return pd.concat(lines).copy()  # in one piece, as read_folders
     firsts = [str(name) for name in runs["metric"].dropna().unique()]
     columns = dict.fromkeys(firsts) | {ACCURACY: "test_acc", "loss": "test_loss"}
-    columns |= {name: f"{OWN}{name}" for name in firsts}
+    columns |= {name: f"test_metrics.{name}" for name in firsts}
     columns |= {WORST_10: "client_acc.worst_10"}
     check_known(TARGET, metric, [name for name, of in columns.items() if of in runs])
     lower = runs["lower_is_better"].where(runs["metric"] == metric, metric == "loss").astype(bool)
@@ -92,9 +91,8 @@ def with_values(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
 
 def _with_values(line: pd.DataFrame) -> pd.DataFrame:
     named = line["metric"].iloc[0]
-    own = {name: name.removeprefix(OWN) for name in line if name.startswith(OWN)}
-    of_recipe = {f"{OWN}{named}": named} if named else {}
-    columns = {**of_recipe, "test_acc": ACCURACY, **own, "test_loss": "loss"}
+    of_recipe = {f"test_metrics.{named}": named} if named else {}
+    columns = {**of_recipe, "test_acc": ACCURACY, **own_metrics(line), "test_loss": "loss"}
     there = [name for name in columns if name in line and line[name].notna().any()]
     column = there[0] if there else "test_acc"
     lower = line["lower_is_better"].any() if column in of_recipe else column == "test_loss"
@@ -108,7 +106,7 @@ def _final_values(runs: pd.DataFrame) -> pd.Series[float]:
     of its test is on record, or if the recipe says so: with ``frequency_of_the_test`` n, rounds 1,
     n + 1, 2n + 1, ... and the last.
     """
-    numbers = [name for name in runs if name in ("test_acc", "test_loss") or name.startswith(OWN)]
+    numbers = runs.columns.intersection(["test_acc", "test_loss", *own_metrics(runs)])
     due = (runs["round"] - 1) % runs["frequency_of_the_test"].astype(float) == 0.0
     due |= runs["round"] == pd.to_numeric(runs.get("comm_round", math.nan), errors="coerce")
     if "tested" in runs:

@@ -69,10 +69,21 @@ def layers(runs: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(name[7:].rpartition(".")[0] for name in names))
 
 
+def own_metrics(runs: pd.DataFrame) -> dict[str, str]:
+    """The columns of custom metrics, with the names of the metrics."""
+    own = (name for name in map(str, runs) if name.startswith("test_metrics."))
+    return {column: column.partition(".")[2] for column in own}
+
+
 def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     """The table of ``read_runs``, and a line for each thing left out; studies are passed over."""
     problems: list[str] = []
-    folders = {folder.resolve(): folder for folder in _run_folders(paths, problems)}
+    folders: dict[Path, Path] = {}
+    for path in paths:
+        found = runs_and_studies(path)
+        if not found:
+            problems.append(f"{printable(path)}: no run: no {METRICS[0]} and no {RECIPE}")
+        folders |= {folder.resolve(): folder for folder in found if _is_run(folder)}
     times = Counter(place.name for place in folders)
     heads: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
@@ -118,14 +129,6 @@ def method_name(method: str, client_method: object = None) -> str:
     name = DISPLAY_NAMES.get(method, method.rpartition(":")[2])
     name = method if ":" in method and name in DISPLAY_NAMES.values() else name
     return f"{name} + {method_name(client_method)}" if isinstance(client_method, str) else name
-
-
-def _run_folders(paths: Sequence[Path], problems: list[str]) -> Iterator[Path]:
-    for path in paths:
-        found = runs_and_studies(path)
-        if not found:
-            problems.append(f"{printable(path)}: no run: no {METRICS[0]} and no {RECIPE}")
-        yield from filter(_is_run, found)
 
 
 def runs_and_studies(folder: Path, depth: int = 4) -> list[Path]:

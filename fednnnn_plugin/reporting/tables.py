@@ -10,9 +10,9 @@ import pandas as pd
 
 from fednnnn_plugin.reporting import conditions
 from fednnnn_plugin.reporting.conditions import LINE, SYMBOLS, differing, judged, value_text
-from fednnnn_plugin.reporting.outcomes import ACCURACY, OWN, WORST_10, averaged, outcomes, reaching
+from fednnnn_plugin.reporting.outcomes import ACCURACY, WORST_10, averaged, outcomes, reaching
 from fednnnn_plugin.reporting.paper import PAPER, unlike_paper
-from fednnnn_plugin.reporting.runs import OWN_SPLIT
+from fednnnn_plugin.reporting.runs import OWN_SPLIT, own_metrics
 from fednnnn_plugin.reporting.typeset import Table, fixed
 
 # Worst results by client and by class, which a table has beside what judges its lines.
@@ -165,8 +165,7 @@ def _rounds(numbers: pd.DataFrame, heads: Sequence[Mapping[str, Any]]) -> list[s
 
 def _further(runs: pd.DataFrame, numbers: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """The columns of runs that judge none of the lines, or not all, and their headings."""
-    own = {name: name.partition(".")[2] for name in map(str, runs) if name.startswith(OWN)}
-    for column, name in {"test_acc": ACCURACY, **own, **_PARTS}.items():
+    for column, name in {"test_acc": ACCURACY, **own_metrics(runs), **_PARTS}.items():
         if column in runs and runs[column].notna().any() and not (numbers["metric"] == name).all():
             yield column, f"final {_with_unit(name)}"
 
