@@ -20,100 +20,82 @@ _log = logging.getLogger(__name__)
 ClientModel = tuple[Any, State]
 
 
-class Setting(NamedTuple):
-    """What a setting beside a choice must be, in words and as a test."""
-
-    words: str
-    allows: Callable[[Any], bool]
-
-
 class Choices(NamedTuple):
-    """What a key of FedML's may say: what is tested with our aggregation, and why not the rest."""
+    """What a key of FedML's may say: what is tested with our aggregation."""
 
     switch: str
     part: Any  # FedML's, of which a process has one
-    works: dict[str, dict[str, Setting]]  # and the settings that each one needs
-    refused: dict[str, str]
+    works: dict[str, tuple[str, ...]]  # and the settings that each one needs
 
 
-def _one_of(*values: object) -> Setting:
-    return Setting(" or ".join(map(shown, values)), lambda value: value in values)
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
-def _from(least: int, *others: object) -> Setting:
-    return Setting(
-        f"a whole number of at least {least}",
-        lambda value: value in others or (isinstance(value, int) and value >= least),
-    )
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 < value < math.inf
 
 
-def _above_0(*others: object) -> Setting:
-    return Setting(
-        "a positive finite number",
-        lambda value: value in others or (isinstance(value, int | float) and 0 < value < math.inf),
-    )
-
-
-_KRUM = {"byzantine_client_num": _from(0), "krum_param_m": _from(1, None)}
-# It fails in FedML 0.9.6 under cdp, and counts nothing under ldp.
-_UNCOUNTED = {"enable_rdp_accountant": _one_of(False, None)}
+_POSITIVE, _COUNT = "a positive finite number", "a whole number of at least 0"
+# What a setting must be, in words and as a test; what may be None has a default.
+_SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "norm_bound": (_POSITIVE, _is_positive),
+    "max_grad_norm": (_POSITIVE, lambda value: value is None or _is_positive(value)),
+    "byzantine_client_num": (_COUNT, _is_count),
+    "malicious_client_id": (_COUNT, lambda value: value is None or _is_count(value)),
+    "krum_param_m": (
+        "a whole number of at least 1",
+        lambda value: value is None or (_is_count(value) and value > 0),
+    ),
+    "attack_mode": ("zero, random or flip", lambda value: value in ("zero", "random", "flip")),
+    # It fails in FedML 0.9.6 under cdp, and counts nothing under ldp.
+    "enable_rdp_accountant": ("false", lambda value: value in (False, None)),
+}
+_KRUM = ("byzantine_client_num", "krum_param_m")
 _REPLACEMENT = "model_replacement"  # its client is a position in the list
-_UNTESTED = "it is not tested with this aggregation"
-SUPPORTED = {
+_CHOICES = {
     "defense_type": Choices(
         "enable_defense",
         FedMLDefender,
-        {
-            "norm_diff_clipping": {"norm_bound": _above_0()},
-            "krum": _KRUM,
-            "multikrum": _KRUM,
-        },
-        {
-            **dict.fromkeys(
-                ("rfa", "geo_median", "wise_median", "slsgd"), "it replaces the aggregation"
-            ),
-            "cclip": "it hands over differences instead of models",
-            "crfl": "it changes the served model after the aggregation",
-            "trimmed_mean": "its fraction has the name of our beta",
-            "foolsgold": "it puts its verdict into the numbers of samples",
-            **dict.fromkeys(
-                ("3sigma", "3sigma_geo", "3sigma_foolsgold", "anomaly_detection"), _UNTESTED
-            ),
-            **dict.fromkeys(("weak_dp", "robust_learning_rate"), "FedML 0.9.6 never calls it"),
-        },
+        {"norm_diff_clipping": ("norm_bound",), "krum": _KRUM, "multikrum": _KRUM},
     ),
     "attack_type": Choices(
         "enable_attack",
         FedMLAttacker,
         {
-            "byzantine": {
-                "byzantine_client_num": _from(0),
-                "attack_mode": _one_of("zero", "random", "flip"),
-            },
-            _REPLACEMENT: {"malicious_client_id": _from(0, None)},
-        },
-        {
-            "label_flipping": "FedML 0.9.6 trains cross-silo clients on the unflipped data",
-            "dlg": _UNTESTED,
+            "byzantine": ("byzantine_client_num", "attack_mode"),
+            _REPLACEMENT: ("malicious_client_id",),
         },
     ),
     "dp_solution_type": Choices(
         "enable_dp",
         FedMLDifferentialPrivacy,
-        {"cdp": {"max_grad_norm": _above_0(None), **_UNCOUNTED}, "ldp": _UNCOUNTED},
-        {
-            "nbafl": "FedML 0.9.6 adds no noise under it",
-            "dp_clip": "FedML 0.9.6 neither clips nor adds noise under it",
-        },
+        {"cdp": ("max_grad_norm", "enable_rdp_accountant"), "ldp": ("enable_rdp_accountant",)},
     ),
 }
+# FedML's other choices, and why not.
 _REFUSED = {
+    **dict.fromkeys(("rfa", "geo_median", "wise_median", "slsgd"), "it replaces the aggregation"),
+    "cclip": "it hands over differences instead of models",
+    "crfl": "it changes the served model after the aggregation",
+    "trimmed_mean": "its fraction has the name of our beta",
+    "foolsgold": "it puts its verdict into the numbers of samples",
+    **dict.fromkeys(
+        ("3sigma", "3sigma_geo", "3sigma_foolsgold", "anomaly_detection", "dlg"),
+        "it is not tested with this aggregation",
+    ),
+    **dict.fromkeys(("weak_dp", "robust_learning_rate"), "FedML 0.9.6 never calls it"),
+    "label_flipping": "FedML 0.9.6 trains cross-silo clients on the unflipped data",
+    "nbafl": "FedML 0.9.6 adds no noise under it",
+    "dp_clip": "FedML 0.9.6 neither clips nor adds noise under it",
+}
+_NOT_ENABLED = {
     "enable_fhe": "norms cannot be taken of encrypted models",
     "enable_contribution": "it averages by FedML's own rule, and fails in FedML 0.9.6",
 }
 
 
-PARTS = tuple(choices.part for choices in SUPPORTED.values())
+PARTS = tuple(choices.part for choices in _CHOICES.values())
 
 
 def turn_off(*parts: Any) -> None:
@@ -124,11 +106,11 @@ def turn_off(*parts: Any) -> None:
 
 def check_security(args: Any) -> None:
     """Refuse what does not go with our aggregation, and start the rest; FedML's parts are anew."""
-    for key, why in _REFUSED.items():
+    for key, why in _NOT_ENABLED.items():
         if getattr(args, key, False):
             raise UserError(key, f"true: {why}", "leave it out or false")
     turn_off(*PARTS)
-    for key, choices in SUPPORTED.items():
+    for key, choices in _CHOICES.items():
         if getattr(args, choices.switch, False):
             _start(choices.part.get_instance(), args, key, choices)
     if global_privacy():
@@ -142,12 +124,12 @@ def check_security(args: Any) -> None:
 def _start(part: Any, args: Any, key: str, choices: Choices) -> None:
     chosen = str(getattr(args, key, None)).strip()
     if chosen not in choices.works:
-        why = f" ({choices.refused[chosen]})" if chosen in choices.refused else ""
+        why = f" ({_REFUSED[chosen]})" if chosen in _REFUSED else ""
         raise UserError(key, chosen, f"must be one of {', '.join(choices.works)}{why}")
-    for name, setting in choices.works[chosen].items():
-        value = getattr(args, name, None)
-        if not setting.allows(value):
-            raise UserError(name, f"{shown(value)}: {key} {chosen} needs {setting.words}")
+    for name in choices.works[chosen]:
+        value, (words, allows) = getattr(args, name, None), _SETTINGS[name]
+        if not allows(value):
+            raise UserError(name, f"{shown(value)}: {key} {chosen} needs {words}")
     drawn, least = getattr(args, "client_num_per_round", None), _least_clients(args, chosen)
     if isinstance(drawn, int) and drawn < least:
         raise UserError("client_num_per_round", f"{drawn}: {key} {chosen} needs at least {least}")
