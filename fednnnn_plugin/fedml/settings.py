@@ -44,14 +44,8 @@ _CLIENT_KEYS = (
     *("loss", "client_optimizer", "client_optimizer_args", "learning_rate", "weight_decay"),
     *("learning_rate_decay", "max_grad_norm", "prox_mu", "client_threads"),
 )
-# What a deployment does not have: what may stand there all the same, and why nothing else.
-_OF_SIMULATIONS = {
-    "client_sampling": ("uniform", "FedML draws the clients of a deployment"),
-    "client_availability": (None, "only simulations have it"),
-    "client_method": ("fedprox", "a deployment carries models alone"),
-    "learning_rate_schedule": (None, "only simulations have it; see learning_rate_decay"),
-    "train_transform": (None, "only simulations have it"),
-}
+# Of keys that only simulations have, what a deployment does all the same.
+_DONE_ANYWAY = {"client_sampling": "uniform", "client_method": "fedprox"}
 _SECURE = ("LSA", "SA")  # FedML's light and plain secure aggregation
 
 # A recipe needs these; the other side of a deployment may call them otherwise.
@@ -106,11 +100,6 @@ def script_recipe(
     return build(Path(file).stem or str(named or "args"), values, caller)
 
 
-def part_recipe(args: Any, *keys: str) -> Recipe:
-    """Return a recipe of some of a script's keys, which is not that of its method."""
-    return _recipe(args, keys, federated_optimizer="PaperFedAvg")
-
-
 def server_recipe(args: Any, method: str | None = None) -> Recipe:
     """Return what a silo's server reads.
 
@@ -142,7 +131,7 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     every = dict.fromkeys(key for other in RULES.values() for key in other.keys)
     keys = (*_SERVER_KEYS, *every)
     clients = dict.fromkeys(METHODS[rule.client_method].keys if rule.client_method else (), 0.0)
-    return _recipe(args, keys, federated_optimizer=method, **clients)
+    return part_recipe(args, keys, federated_optimizer=method, **clients)
 
 
 def recorded_settings(recipe: Recipe, args: Any) -> dict[str, Any]:
@@ -204,18 +193,19 @@ def client_recipe(args: Any) -> Recipe:
     _refuse(args, "learning_rate_schedule", "train_transform", "client_method")
     needed = is_proximal(args) or getattr(args, "prox_mu", None) is not None
     absent = {} if needed else {"prox_mu": 0.0}
-    return _recipe(args, _CLIENT_KEYS, federated_optimizer=PROXIMAL, **absent)
+    return part_recipe(args, _CLIENT_KEYS, federated_optimizer=PROXIMAL, **absent)
 
 
 def _refuse(args: Any, *keys: str) -> None:
     """Refuse what only simulations have."""
     for key in keys:
-        allowed, why = _OF_SIMULATIONS[key]
-        if (given := getattr(args, key, None)) not in (None, allowed):
+        given, allowed = getattr(args, key, None), _DONE_ANYWAY.get(key)
+        if given not in (None, allowed):
             must = f"{allowed}, or left out" if allowed else "left out"
-            raise UserError(key, f"{shown(given)}: {why}", f"must be {must}")
+            raise UserError(key, f"{shown(given)}: only simulations have it", f"must be {must}")
 
 
-def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:
+def part_recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:
+    """Return a recipe of some of a script's keys, with the ``fixed`` ones as they are given."""
     read = {key: getattr(args, key, None) for key in (*keys, *_PRIVACY, "yaml_config_file")}
     return script_recipe(SimpleNamespace(**read | fixed), unread=_STAND_INS.keys() - keys)

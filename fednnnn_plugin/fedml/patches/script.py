@@ -145,10 +145,10 @@ def _own_data(args: Any) -> tuple[list[Any], int]:
     from fednnnn_plugin.recipe.schema import own_keys
 
     end_federation_together(args)
-    of_data = (*own_keys("data_args"), "per_client", "holdout", "client_num_in_total")
     named = find_dataset(args.dataset)
-    of_named = named.arguments if named else ()
-    recipe = part_recipe(args, "backend", "random_seed", "batch_size", *of_data, *of_named)
+    keys = ("backend", "random_seed", "batch_size", "per_client", "holdout", "client_num_in_total")
+    keys += (*own_keys("data_args"), *(named.arguments if named else ()))
+    recipe = part_recipe(args, keys, federated_optimizer="PaperFedAvg")
     ranks = simulation_ranks(recipe.comm_args.backend) if simulates_ours(args) else Ranks()
     with ending_together(ranks):
         data = load_data(recipe, ranks, any_labels=True)
