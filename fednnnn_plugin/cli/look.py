@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -50,27 +51,12 @@ from fednnnn_plugin.processes.endings import say
 )
 @click.option("--overwrite", is_flag=True, help="Replace the report in --out.")
 @one_line_errors
-def report_command(
-    runs: tuple[Path, ...],
-    out: Path,
-    layers: tuple[str, ...],
-    target: str | None,
-    formats: str,
-    hue: tuple[str, ...],
-    overwrite: bool,
-) -> None:
+def report_command(runs: tuple[Path, ...], out: Path, formats: str, **options: Any) -> None:
     """Make tables, figures and a page from runs and studies, or folders of them."""
     from fednnnn_plugin.reporting.build import build_report
 
-    report = build_report(
-        runs,
-        out,
-        layers=layers,
-        target=target,
-        formats=[name.strip() for name in formats.split(",")],
-        hue=hue,
-        overwrite=overwrite,
-    )
+    names = [name.strip() for name in formats.split(",")]
+    report = build_report(runs, out, formats=names, **options)
     for warning in report.warnings:
         say(f"warning: {warning}", err=True)
     say(report.text)
@@ -115,9 +101,8 @@ def partition_command(
     data = load_federated(spec)
     counts = data.class_counts()
     split = partition_name(spec.partition_method, spec.partition_sizes)
-    title = (
-        f"{dataset_title(spec.dataset)}: {'own split' if 'split' in data.fingerprint else split}"
-    )
+    split = "own split" if "split" in data.fingerprint else split
+    title = f"{dataset_title(spec.dataset)}: {split}"
     size = f"{data.num_clients} clients, {len(data.train_labels)} samples"
     say(f"{title}, {size}\n\n{counts_text(counts)}")
     if plot:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -64,11 +63,6 @@ def tune_command(
     *,
     grids: tuple[str, ...],
     seeds: str | None,
-    overrides: tuple[str, ...],
-    study: Path | None,
-    jobs: int,
-    resume: bool,
-    allow_code: bool,
     **options: Any,
 ) -> None:
     """Find a recipe's hyperparameters by grid search.
@@ -85,15 +79,7 @@ def tune_command(
     from fednnnn_plugin.tuning.tuning import tune_recipe
 
     of_seeds = None if seeds is None else parse_seeds(seeds)
-    asked = Options(grid=parse_grids(grids), seeds=of_seeds, **options)
+    of_plan = {name: options.pop(name) for name in options.keys() & {*Options._fields}}
+    asked = Options(grid=parse_grids(grids), seeds=of_seeds, **of_plan)
     keep_freed_memory()
-    tune_recipe(
-        recipe,
-        asked,
-        overrides=overrides,
-        study=study,
-        jobs=jobs,
-        resume=resume,
-        allow_code=allow_code,
-        say=say,
-    )
+    tune_recipe(recipe, asked, say=say, **options)
