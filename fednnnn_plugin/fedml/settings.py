@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.data.sets import find_dataset
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fedml.keys import (
@@ -128,9 +127,8 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
         )
     warn_of_near_keys(args)
     warn_of_unused_keys(args, simulation=False)
-    every = dict.fromkeys(key for other in RULES.values() for key in other.keys)
-    keys = (*_SERVER_KEYS, *every)
-    clients = dict.fromkeys(METHODS[rule.client_method].keys if rule.client_method else (), 0.0)
+    keys = (*_SERVER_KEYS, *(key for other in RULES.values() for key in other.keys))
+    clients = {"prox_mu": 0.0} if rule.client_method else {}
     return part_recipe(args, keys, federated_optimizer=method, **clients)
 
 
