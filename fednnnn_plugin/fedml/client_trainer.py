@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from fedml.core.alg_frame.client_trainer import ClientTrainer
 from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
-from fedml.core.security.fedml_attacker import FedMLAttacker
 from torch import Tensor, nn
 
 from fednnnn_plugin.assembly.from_recipe import local_sgd
@@ -16,7 +15,6 @@ from fednnnn_plugin.assembly.functions import find_functions
 from fednnnn_plugin.assembly.model_check import takes_any_order
 from fednnnn_plugin.assembly.trial_pass import check_model
 from fednnnn_plugin.client.replica import Replica
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.keys import warn_of_unread_keys
 from fednnnn_plugin.fedml.loaders import ClientLoader, has_data
 from fednnnn_plugin.fedml.methods import in_scripts
@@ -26,7 +24,7 @@ from fednnnn_plugin.fedml.model_states import (
     with_noise,
 )
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
-from fednnnn_plugin.fedml.security import turn_off
+from fednnnn_plugin.fedml.security import forget_privacy, refuse_enabled
 from fednnnn_plugin.fedml.settings import client_recipe
 from fednnnn_plugin.processes.devices import usable_cores
 from fednnnn_plugin.processes.numerics import numerics
@@ -71,12 +69,9 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
     def __init__(self, model: nn.Module, args: Any) -> None:
         end_federation_together(args)
         log_through_fedml()
-        if getattr(args, "enable_fhe", False):
-            raise UserError(
-                "enable_fhe",
-                "true: FedML would encrypt another model than the trained one",
-                "must be false with FedNNNNClientTrainer",
-            )
+        refuse_enabled(
+            args, {"enable_fhe": "FedML would encrypt another model than the trained one"}
+        )
         if getattr(args, "role", "client") != "server":  # FedML's scripts build one in each
             warn_of_unread_keys(args)
         recipe = client_recipe(args)
@@ -84,7 +79,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         self._seed = recipe.common_args.random_seed
         self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads
         self._threads = usable_cores() if threads == "auto" else threads
-        turn_off(FedMLDifferentialPrivacy, FedMLAttacker)  # which the constructor turns on
+        forget_privacy()  # which the constructor turns on
         super().__init__(model, args)
         self._staged: tuple[Any, torch.device, TensorBatches] | None = None
         self._without_data = False  # which was said

@@ -95,21 +95,29 @@ _NOT_ENABLED = {
 }
 
 
-PARTS = tuple(choices.part for choices in _CHOICES.values())
+#: What turns on any of it.
+SWITCHES = (*(choices.switch for choices in _CHOICES.values()), *_NOT_ENABLED)
 
 
-def turn_off(*parts: Any) -> None:
-    """Turn off what an earlier federation of the process turned on: FedML never does."""
-    for part in parts:
-        part.get_instance().is_enabled = False
+def forget_privacy() -> None:
+    """Turn off what an earlier federation of the process turned on.
+
+    FedML's attacks and defences begin anew with each aggregator and trainer, its privacy does not.
+    """
+    FedMLDifferentialPrivacy.get_instance().is_enabled = False
+
+
+def refuse_enabled(args: Any, switches: Mapping[str, str]) -> None:
+    """Refuse what is turned on, and say why it may not be."""
+    for switch, why in switches.items():
+        if getattr(args, switch, False):
+            raise UserError(switch, f"true: {why}", "leave it out or false")
 
 
 def check_security(args: Any) -> None:
-    """Refuse what does not go with our aggregation, and start the rest; FedML's parts are anew."""
-    for key, why in _NOT_ENABLED.items():
-        if getattr(args, key, False):
-            raise UserError(key, f"true: {why}", "leave it out or false")
-    turn_off(*PARTS)
+    """Refuse what does not go with our aggregation, and start the rest; FedML's privacy is anew."""
+    refuse_enabled(args, _NOT_ENABLED)
+    forget_privacy()
     for key, choices in _CHOICES.items():
         if getattr(args, choices.switch, False):
             _start(choices.part.get_instance(), args, key, choices)

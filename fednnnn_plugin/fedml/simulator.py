@@ -13,8 +13,6 @@ from fednnnn_plugin.assembly.from_recipe import recipe_followers, run_folder, ru
 from fednnnn_plugin.assembly.functions import find_functions
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 from fednnnn_plugin.fedml.keys import (
     TRAINING_KEYS,
     warn_of_near_keys,
@@ -29,7 +27,7 @@ from fednnnn_plugin.fedml.processes import (
     quiet_fedml,
     simulation_ranks,
 )
-from fednnnn_plugin.fedml.security import PARTS, turn_off
+from fednnnn_plugin.fedml.security import SWITCHES, forget_privacy, refuse_enabled
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.fedml.tester import SimulationTester
 from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
@@ -38,14 +36,11 @@ from fednnnn_plugin.followers.progress import progress_display
 from fednnnn_plugin.models import MODELS, is_built_in
 from fednnnn_plugin.processes.endings import exit_at_signals
 from fednnnn_plugin.processes.job import ending_together
-from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.schema import own_keys
 from fednnnn_plugin.tensor_files import read_tensors
 
 # FedML's create_model_trainer does tag and next-word prediction for these.
 _OTHER_TASKS = ("stackoverflow_lr", "stackoverflow_nwp", "fed_shakespeare")
-# FedML's single-process loops leave these out without a word.
-_HOOKS = ("enable_attack", "enable_defense", "enable_dp", "enable_fhe", "enable_contribution")
 
 
 class Simulator:
@@ -69,7 +64,7 @@ class Simulator:
         client_trainer: Any = None,
         server_aggregator: Any = None,
     ) -> None:
-        turn_off(*PARTS)  # a custom trainer asks FedML's
+        forget_privacy()  # a custom trainer asks FedML's
         unread = TRAINING_KEYS if client_trainer is not None else ()
         client_trainer = client_trainer or _task_trainer(model, args)
         custom = client_trainer is not None
@@ -81,7 +76,9 @@ class Simulator:
         warn_of_unused_keys(args, simulation=True)
         said = SimpleNamespace(**vars(args) | _brought(args, dataset, model))
         self._recipe = script_recipe(said, custom_trainer=custom, unread=unread)
-        _check(self._recipe, args, client_trainer, server_aggregator)
+        refuse_enabled(args, dict.fromkeys(SWITCHES, "simulations of our methods do not have it"))
+        if custom:
+            warn_of_the_proximal_term(args)
         self._ranks = simulation_ranks(self._recipe.comm_args.backend)
         with ending_together(self._ranks):
             self._folder = run_folder(self._recipe, getattr(args, "output", None) or None)
@@ -138,26 +135,6 @@ def _fingerprint(model: nn.Module, trainer: object, tester: object) -> Fingerpri
         if own is not None:
             found[name] = code_digests(type(own))
     return found
-
-
-def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: Any) -> None:
-    method = recipe.train_args.federated_optimizer
-    for hook in _HOOKS:
-        if getattr(args, hook, False):
-            raise UserError(
-                hook,
-                f"true: a simulation of {method} runs none of FedML's security and privacy hooks",
-                "leave it out or false",
-            )
-    if isinstance(server_aggregator, FedNNNNAggregator):
-        raise UserError(
-            "server_aggregator",
-            f"{type(server_aggregator).__name__}: a simulation of {method} aggregates by that "
-            "method",
-            "leave it out, or give your tester in its place",
-        )
-    if client_trainer is not None:
-        warn_of_the_proximal_term(args)
 
 
 def _brought(args: Any, dataset: FedMLDataset, model: nn.Module) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class Uncalled(fp.FedNNNNAggregator):
             lambda net, args: simulate(
                 aggregator=fp.FedNNNNAggregator(net, args), federated_optimizer="FedAvg"
             ),
-            "a simulation of FedAvg ignores it",
+            "a simulation of FedAvg aggregates by that method",
         ),
     ],
 )

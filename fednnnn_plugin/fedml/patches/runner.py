@@ -29,28 +29,22 @@ def apply(_fedml: ModuleType) -> None:
 def _simulation(
     original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any
 ) -> Any:
+    for given in (*rest, *named.values()):
+        if is_our_aggregator(given):
+            raise UserError(
+                "server_aggregator",
+                f"{type(given).__name__}: a simulation of {args.federated_optimizer} aggregates by "
+                "that method",
+                "set federated_optimizer: FedNNNN, and leave it out or give your tester instead",
+            )
     if not simulates_ours(args):
         refuse_near_miss(args)
-        _refuse_aggregator(args, *rest[3:], **named)
         warn_of_keys_without_effect(args)
         return original(runner, args, *rest, **named)
     hook.require()
     from fednnnn_plugin.fedml.simulator import Simulator
 
     return Simulator(args, *rest, **named)
-
-
-def _refuse_aggregator(
-    args: Any, client_trainer: Any = None, server_aggregator: Any = None, **_: Any
-) -> None:
-    """Refuse our aggregator where FedML's simulators would leave it out without a word."""
-    if is_our_aggregator(server_aggregator):
-        raise UserError(
-            "server_aggregator",
-            f"{type(server_aggregator).__name__}: a simulation of "
-            f"{getattr(args, 'federated_optimizer', None)} ignores it",
-            "set federated_optimizer: FedNNNN and leave server_aggregator out",
-        )
 
 
 def is_our_aggregator(server_aggregator: Any) -> bool:
