@@ -54,10 +54,10 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         if not self._ours.rounds_left:
             self.send_message_finish(sender, 0)
         elif sender in clients:
-            _log.warning(
-                "round %d: the client of rank %s has started again, and trains in this round; its "
-                "own count of rounds, and with our trainer its draws, begin anew",
-                *(self._ours.rounds_done + 1, sender),
+            self._warn(
+                sender,
+                "has started again, and trains in this round; its own count of rounds, and with "
+                "our trainer its draws, begin anew",
             )
             self._restarted.add(sender)
             self._awaited[sender] = 0
@@ -69,11 +69,8 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         if not self.is_initialized:
             self.client_online_mapping.pop(str(msg_params.get_sender_id()), None)
         if self._ours.rounds_left:
-            _log.warning(
-                "round %d: the client of rank %s has ended before the last round (its "
-                "comm_round?): start it again",
-                *(self._ours.rounds_done + 1, msg_params.get_sender_id()),
-            )
+            why = "has ended before the last round (its comm_round?): start it again"
+            self._warn(msg_params.get_sender_id(), why)
             return
         super().process_finished_status(client_status, msg_params)
 
@@ -104,10 +101,8 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
             self.send_message_finish(sender, 0)
             return
         if self._awaited[sender] > 0:
-            _log.warning(
-                "round %d: the client of rank %s: its model is of an earlier round: left out; the "
-                "one of this round is awaited",
-                *(self._ours.rounds_done + 1, sender),
+            self._warn(
+                sender, "sent a model of an earlier round: left out; this round's is awaited"
             )
             return
         super().handle_message_receive_model_from_client(msg_params)
@@ -115,6 +110,9 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
             timer = threading.Timer(_GOODBYES, self._end)
             timer.daemon = True
             timer.start()
+
+    def _warn(self, rank: Any, what: str) -> None:
+        _log.warning("round %d: the client of rank %s %s", self._ours.rounds_done + 1, rank, what)
 
     def send_message(self, message: Any) -> None:
         """Send a message; where a client is gone, say how to continue.
@@ -138,16 +136,13 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
             goodbye = Message(MyMessage.MSG_TYPE_C2S_CLIENT_STATUS, rank, self.get_sender_id())
             self.process_finished_status(self.RUN_FINISHED_STATUS_FLAG, goodbye)
             return
-        stored = "is not stored (tracking_args.server_state_path)"
-        if ours.state_path:
-            stored = f"is stored in {ours.state_path}"
-        again = (
-            f"end all processes and start server and clients again with start_round: "
-            f"{ours.rounds_done} and comm_round: {ours.rounds_left}"
-        )
-        if ours.is_at_its_state:
-            again = "start the server again, and the clients that end"
-        raise RunError(f"{why}: round {ours.rounds_done} {stored}; to continue, {again}") from None
+        done, path = ours.rounds_done, ours.state_path
+        stored = f"stored in {path}" if path else "not stored (tracking_args.server_state_path)"
+        again = "start the server again, and the clients that end"
+        if not ours.is_at_its_state:
+            again = "end all processes and start server and clients again with start_round: "
+            again += f"{done} and comm_round: {ours.rounds_left}"
+        raise RunError(f"{why}: round {done} is {stored}; to continue, {again}") from None
 
     def _end(self) -> None:
         if self.com_manager.is_running:
