@@ -72,20 +72,14 @@ def _cross_silo(
     from fednnnn_plugin.fedml.processes import end_federation_together
 
     end_federation_together(args)
-    if args.role == "server":
-        server_aggregator = _aggregator(args, model, server_aggregator)
-    else:
+    if args.role != "server":
         client_trainer = _trainer(args, dataset, model, client_trainer)
+    elif not is_our_aggregator(server_aggregator):
+        from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
+
+        server_aggregator = FedNNNNAggregator(model, args, tester=server_aggregator)
     with _as_fedavg(args):
         return original(runner, args, device, dataset, model, client_trainer, server_aggregator)
-
-
-def _aggregator(args: Any, model: Any, given: Any) -> Any:
-    from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
-
-    if isinstance(given, FedNNNNAggregator):
-        return given
-    return FedNNNNAggregator(model, args, tester=given)
 
 
 def _trainer(args: Any, dataset: Any, model: Any, given: Any) -> Any:
