@@ -167,7 +167,6 @@ def secured(models: Mapping[int, ClientModel], total: int, served: State) -> dic
     copies without the integer buffers, which the models that it keeps get back. It expects all on
     one device: ``w_t``'s.
     """
-    privacy = FedMLDifferentialPrivacy.get_instance()
     attacker, defender = FedMLAttacker.get_instance(), FedMLDefender.get_instance()
     defence = str(defender.defense_type) if defender.is_defense_enabled() else ""
     if defence and len(models) < (least := _least_clients(defender.args, defence)):
@@ -181,8 +180,8 @@ def secured(models: Mapping[int, ClientModel], total: int, served: State) -> dic
     attacked = list(range(total) if replaced else models)
     every = (models.get(k, (1, served)) for k in attacked)
     given = [(samples, _floats(model, served)) for samples, model in every]
-    if privacy.is_clipping():
-        given = privacy.global_clip(given)
+    if global_privacy():
+        given = FedMLDifferentialPrivacy.get_instance().global_clip(given)
     try:
         if chosen:
             given = attacker.attack_model(given, w_t)
@@ -222,9 +221,8 @@ def is_finite(state: State) -> bool:
 
 def is_changing() -> bool:
     """Say whether FedML clips, attacks or leaves out clients."""
-    clip = FedMLDifferentialPrivacy.get_instance().is_clipping()
-    attacked = FedMLAttacker.get_instance().is_enabled
-    return bool(clip or attacked or FedMLDefender.get_instance().is_defense_enabled())
+    parts = FedMLAttacker.get_instance(), FedMLDefender.get_instance()
+    return global_privacy() or any(part.is_enabled for part in parts)
 
 
 def global_privacy() -> bool:

@@ -40,7 +40,14 @@ def check_silos(args: Any, start_round: int) -> None:
             "client_id_list alone, and waits for ever in a round that draws another one",
             *(drawn, known, drawn),
         )
-    _warn_of_drawn_data(args, start_round)
+    total = args.client_num_in_total
+    if total != drawn:
+        anew = "; after a restart its draws begin anew, unlike an uninterrupted federation's"
+        _log.warning(
+            "client_num_per_round: %s of %s: FedML 0.9.6 draws the same data for rounds 1 and 2, "
+            "and gives the first client's data to no silo but the first%s",
+            *(drawn, total, anew if start_round else ""),
+        )
 
 
 def client_ids(args: Any) -> list[Any]:
@@ -74,18 +81,3 @@ def read_addresses(args: Any) -> list[str]:
     if lacking := [name for name in _COLUMNS if name not in columns]:
         raise UserError(where, f"no column {', '.join(lacking)}", f"must have {','.join(_COLUMNS)}")
     return [rank for rank in ranks if rank not in (None, "", "0")]
-
-
-def _warn_of_drawn_data(args: Any, start_round: int) -> None:
-    """Say what FedML's draws leave out, where not all clients' data take part in every round."""
-    total, drawn = args.client_num_in_total, args.client_num_per_round
-    if total == drawn:
-        return
-    anew = "; after a restart its draws begin anew, unlike an uninterrupted federation's"
-    _log.warning(
-        "client_num_per_round: %s of %s: FedML 0.9.6 draws the same data for rounds 1 and 2, and "
-        "gives the first client's data to no silo but the first%s",
-        drawn,
-        total,
-        anew if start_round else "",
-    )
