@@ -21,7 +21,6 @@ from typing import Any
 from fednnnn_plugin.errors import UserError
 
 FEDML_VERSION = "0.9.6"
-_FIRST_WITHOUT = (3, 12)
 
 # FedML's modules that are patched, and what does it in fednnnn_plugin.fedml.patches.
 TARGETS = {
@@ -39,15 +38,11 @@ def why_unusable(name: str = "fednnnn-plugin") -> str | None:
     found = _version()
     if found == FEDML_VERSION:
         return None
-    needed, extra = f"{name} needs FedML {FEDML_VERSION}", "pip install 'fednnnn-plugin[fedml]'"
-    if found is not None:
-        return f"{needed} ({extra}); found FedML {found}"
-    if sys.version_info < _FIRST_WITHOUT:
-        return f"{needed}, which is not installed: {extra}, in a clone pip install '.[fedml]'"
     return (
-        f"{needed}, which installs on Python 3.10 and 3.11 only; this is Python "
-        f"{platform.python_version()}: make an environment with `uv venv --python 3.11` or `conda "
-        f"create -n fedml python=3.11`, and there {extra}, in a clone pip install '.[fedml]'"
+        f"{name} needs FedML {FEDML_VERSION} on Python 3.10 or 3.11 (`uv venv --python 3.11` or "
+        "`conda create -n fedml python=3.11` makes an environment): pip install "
+        "'fednnnn-plugin[fedml]', in a clone pip install '.[fedml]'; found "
+        f"{f'FedML {found}' if found else 'none'} on Python {platform.python_version()}"
     )
 
 
