@@ -48,7 +48,7 @@ HEAD = "train, aggregate, loop, × loop, of product, group, steps, × largest cl
 def launches(recipe: Recipe, data: FederatedData, device: torch.device, first: Group) -> int:
     """Return the launches of a group's first steps, three at most, staging included."""
     sgd, model = local_sgd(recipe, Functions()), create_model(recipe.model_args.model, 0).to(device)
-    batches = TensorBatches(data, sgd, 0, device)
+    batches = TensorBatches(data, sgd, device, seed=0)
     start = layout_of(model).gather(named_tensors(model))
     group = GroupSGD(sgd, model, batches.images, batches.labels, batches.normalisation)
     some = 3 * sgd.batch_of(data.client_size(first[0]))

@@ -122,8 +122,8 @@ def make_executor(
     batches = TensorBatches(
         data,
         sgd,
-        seed,
         device,
+        seed=seed,
         any_order=any_order,
         test_batch=test_batch,
         augmentation=augmentation,

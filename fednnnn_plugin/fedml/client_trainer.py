@@ -143,8 +143,8 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             refuse_images_of_other_form(self.model, federated.train_images)
             for warning in check_model(self.model, name, federated, self._sgd):
                 _log.warning(warning)
-            given, free = (federated, self._sgd, self._seed, device), self._takes_any_order
-            batches = TensorBatches(*given, any_order=free)
+            free = self._takes_any_order
+            batches = TensorBatches(federated, self._sgd, device, seed=self._seed, any_order=free)
             self._staged = federated, device, batches
         return self._staged[2]
 

@@ -1,6 +1,7 @@
 """A federation's data as mini-batches: staged tensors, or whatever iterables a user brought."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from itertools import count, islice
 from typing import Any
 
@@ -31,18 +32,7 @@ def client_steps(data: FederatedData | LoaderData, sgd: LocalSGD) -> list[int]:
     return [sgd.steps(count) for count in batches]
 
 
-class _Counted:
-    """The first batches of a pass, and how many of them were taken."""
-
-    def __init__(self, loader: Iterable[Any], most: int) -> None:
-        self._loader, self._most, self.taken = loader, most, 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in islice(self._loader, self._most):
-            self.taken += 1
-            yield batch
-
-
+@dataclass(eq=False)
 class Batches:
     """A federation's mini-batches, on the device and in the dtype to train in once staged.
 
@@ -50,16 +40,12 @@ class Batches:
     batch: on a CPU they come in the faster one.
     """
 
-    def __init__(
-        self,
-        sgd: LocalSGD,
-        device: torch.device,
-        *,
-        any_order: AnyOrder = False,
-        augmentation: Augmentation | None = None,
-    ) -> None:
-        self._sgd, self._device, self._any_order = sgd, device, any_order
-        self._augmentation = augmentation
+    data: FederatedData | LoaderData
+    sgd: LocalSGD
+    device: torch.device
+    _: KW_ONLY
+    any_order: AnyOrder = False
+    augmentation: Augmentation | None = None
 
     def _in_training(
         self, batches: Iterable[Batch], client: int, round_number: int, steps: Iterator[int]
@@ -67,8 +53,8 @@ class Batches:
         """Stage the batches of a client's pass, augmented; each takes the next of its ``steps``."""
         for given, labels in batches:
             inputs = given
-            if self._augmentation:
-                inputs = self._augmentation(given, round_number, client, next(steps))
+            if self.augmentation:
+                inputs = self.augmentation(given, round_number, client, next(steps))
             yield self.staged((inputs, labels))
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
@@ -89,61 +75,57 @@ class Batches:
         The inputs are a copy: a model may change them in place.
         """
         inputs, labels = batch
-        dtype = self._sgd.dtype if inputs.is_floating_point() else inputs.dtype
+        dtype = self.sgd.dtype if inputs.is_floating_point() else inputs.dtype
         order = torch.preserve_format
-        if inputs.ndim == 4 and self._device.type == "cpu":
-            free = self._any_order(inputs[:2]) if callable(self._any_order) else self._any_order
+        if inputs.ndim == 4 and self.device.type == "cpu":
+            free = self.any_order(inputs[:2]) if callable(self.any_order) else self.any_order
             # Not contiguous(): it leaves the strides of one channel, by which PyTorch goes.
             order = torch.channels_last if free else torch.preserve_format
-        inputs = inputs.to(self._device, dtype, memory_format=order, copy=True)
-        kind = self._sgd.dtype if labels.is_floating_point() else torch.int64
-        return inputs, labels.to(self._device, kind)
+        inputs = inputs.to(self.device, dtype, memory_format=order, copy=True)
+        kind = self.sgd.dtype if labels.is_floating_point() else torch.int64
+        return inputs, labels.to(self.device, kind)
 
 
+@dataclass(eq=False)
 class LoaderBatches(Batches):
     """Batches as a user's iterables give them; each epoch iterates anew.
 
     Where epochs are not whole, or steps are counted, the last pass is cut short.
     """
 
-    def __init__(
-        self,
-        data: LoaderData,
-        sgd: LocalSGD,
-        device: torch.device,
-        *,
-        any_order: AnyOrder = False,
-        augmentation: Augmentation | None = None,
-    ) -> None:
-        super().__init__(sgd, device, any_order=any_order, augmentation=augmentation)
-        self._data = data
+    data: LoaderData
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
-        loader: Any = self._data.train_loaders[client]
+        loader: Any = self.data.train_loaders[client]
         of = client, round_number, count()
-        if self._sgd.has_whole_epochs:
-            for _ in range(int(self._sgd.epochs or 0)):
+        if self.sgd.has_whole_epochs:
+            for _ in range(int(self.sgd.epochs or 0)):
                 yield self._in_training(loader, *of)
             return
         why = "a part of an epoch is of it; or set local_steps instead of epochs"
-        batches = 0 if self._sgd.local_steps else batches_in(loader, client, "epochs", why)
-        left = self._sgd.steps(batches)
-        while left > 0:
-            passed = _Counted(loader, left)
-            yield self._in_training(passed, *of)
-            if not passed.taken:
-                return
-            left -= passed.taken
+        batches = 0 if self.sgd.local_steps else batches_in(loader, client, "epochs", why)
+        left, before = self.sgd.steps(batches), 0
+
+        def one_pass() -> Iterator[Batch]:
+            nonlocal left
+            for batch in islice(loader, left):
+                left -= 1
+                yield batch
+
+        while left not in (0, before):  # the same as before: the loader has no batch
+            before = left
+            yield self._in_training(one_pass(), *of)
 
     def client_tests(self) -> Iterator[tuple[int, Batch]]:
-        for client, loader in sorted(self._data.client_tests.items()):
+        for client, loader in sorted(self.data.client_tests.items()):
             for batch in loader:
                 yield client, batch
 
     def test(self) -> Iterable[Batch]:
-        return self._data.test_loader
+        return self.data.test_loader
 
 
+@dataclass(eq=False)
 class TensorBatches(Batches):
     """Batches cut from tensors that are on the device; images are normalised when they are staged.
 
@@ -151,33 +133,24 @@ class TensorBatches(Batches):
     (seed, ``"shuffle"``, r, k), which continues from epoch to epoch.
     """
 
-    def __init__(
-        self,
-        data: FederatedData,
-        sgd: LocalSGD,
-        seed: int,
-        device: torch.device,
-        *,
-        any_order: AnyOrder = False,
-        test_batch: int = 200,
-        augmentation: Augmentation | None = None,
-    ) -> None:
-        super().__init__(sgd, device, any_order=any_order, augmentation=augmentation)
+    data: FederatedData
+    _: KW_ONLY
+    seed: int
+    test_batch: int = 200
+
+    def __post_init__(self) -> None:
+        data, device = self.data, self.device
         self.images, self.labels = data.train_images.to(device), data.train_labels.to(device)
         self._test = data.test_images.to(device), data.test_labels.to(device)
-        *_, self._tested_on = data.tested_on
-        self._held_out = bool(data.client_holdouts)
-        how = data.normalisation
-        self.normalisation = how and how.to(device)
-        self._clients, self._seed, self._test_batch = data.client_indices, seed, test_batch
+        self.normalisation = data.normalisation and data.normalisation.to(device)
 
     def orders(self, client: int, round_number: int) -> list[Tensor]:
         """Return for each pass the positions of the client's images, on the CPU."""
-        generator = torch_generator(self._seed, "shuffle", round_number, client)
-        positions = self._clients[client]
-        batch_size = self._sgd.batch_of(len(positions))
+        generator = torch_generator(self.seed, "shuffle", round_number, client)
+        positions = self.data.client_indices[client]
+        batch_size = self.sgd.batch_of(len(positions))
         batches = -(-len(positions) // batch_size)
-        left, orders = self._sgd.steps(batches) if batches else 0, list[Tensor]()
+        left, orders = self.sgd.steps(batches) if batches else 0, list[Tensor]()
         while left > 0:
             order = positions[torch.randperm(len(positions), generator=generator)]
             orders.append(order[: left * batch_size])
@@ -187,7 +160,7 @@ class TensorBatches(Batches):
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
         steps = count()
         for order in self.orders(client, round_number):
-            picks = to_device(order, self._device).split(self._sgd.batch_of(len(order)))
+            picks = to_device(order, self.device).split(self.sgd.batch_of(len(order)))
             batches = ((self.images[picked], self.labels[picked]) for picked in picks)
             yield self._in_training(batches, client, round_number, steps)
 
@@ -198,11 +171,12 @@ class TensorBatches(Batches):
         )
 
     def client_tests(self) -> Iterator[tuple[int, Batch]]:
-        images, labels = (self.images, self.labels) if self._held_out else self._test
-        for client, positions in enumerate(self._tested_on):
+        held_out = self.data.client_holdouts
+        images, labels = (self.images, self.labels) if held_out else self._test
+        for client, positions in enumerate(held_out or self.data.client_test_indices):
             if len(positions):
-                for picked in to_device(positions, self._device).split(self._test_batch):
+                for picked in to_device(positions, self.device).split(self.test_batch):
                     yield client, (images[picked], labels[picked])
 
     def test(self) -> Iterable[Batch]:
-        return zip(*(tensor.split(self._test_batch) for tensor in self._test), strict=True)
+        return zip(*(tensor.split(self.test_batch) for tensor in self._test), strict=True)

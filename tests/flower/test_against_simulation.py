@@ -44,7 +44,7 @@ def test_rounds_have_the_simulations_bits(method, options, tmp_path) -> None:
     model = create_model(recipe.model_args.model, seed, data.num_classes)
     w_0 = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     sgd, layout = local_sgd(recipe, Functions()), layout_of(model)
-    batches = TensorBatches(data, sgd, seed, torch.device("cpu"), any_order=True)
+    batches = TensorBatches(data, sgd, torch.device("cpu"), seed=seed, any_order=True)
     executor = Executor(model, partial(train_alone, sgd, batches), batches)
     cohorts = {n: draw_cohort(seed, n, total, CLIENTS) for n in range(1, ROUNDS + 1)}
 

@@ -260,7 +260,7 @@ def test_batches_are_staged_on_their_device(data: FederatedData) -> None:
     """On ``meta``, which is no CPU: channels first, whatever order the model would take."""
     meta, pair = torch.device("meta"), (torch.zeros(4, 3, 8, 8), torch.zeros(4).int())
     theirs = LoaderBatches(LoaderData({0: [pair]}, {0: 4}, [pair], 10), SGD, meta, any_order=True)
-    for batches in (TensorBatches(data, SGD, 0, meta, any_order=True), theirs):
+    for batches in (TensorBatches(data, SGD, meta, seed=0, any_order=True), theirs):
         for inputs, labels in next(batches.epochs(0, 1)):
             assert (inputs.device, labels.device) == (meta, meta)
             assert (inputs.dtype, labels.dtype) == (torch.float32, torch.int64)

@@ -178,7 +178,7 @@ def test_next_rounds_batches_are_staged_while_a_gpu_computes(
     data: FederatedData, monkeypatch: pytest.MonkeyPatch, ahead: bool, expected: str
 ) -> None:
     """Of a group that trains in round after round, and another in the third; the same bits."""
-    batches, replica, calls = TensorBatches(data, SGD, 0, CPU), Replica(MODEL), list[str]()
+    batches, replica, calls = TensorBatches(data, SGD, CPU, seed=0), Replica(MODEL), list[str]()
     groups = GroupSGD(SGD, MODEL, batches.images, batches.labels)
     orders, train = batches.orders, groups.train
     monkeypatch.setattr(batches, "orders", lambda *of: calls.append(f"s{of[1]}") or orders(*of))
@@ -330,4 +330,4 @@ def test_model_that_gets_another_parameter_in_training_is_refused(data: Federate
         replica.model.add_module("more", nn.Linear(1, 1))
 
     with pytest.raises(UserError, match=r"^model_args\.model: more\.bias: "):
-        train_alone(SGD, TensorBatches(data, SGD, 0, CPU), replica, 1, (3,), None, grow)
+        train_alone(SGD, TensorBatches(data, SGD, CPU, seed=0), replica, 1, (3,), None, grow)

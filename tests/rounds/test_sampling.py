@@ -208,7 +208,7 @@ def test_shuffles_differ_by_seed_round_client_and_epoch(data: FederatedData) -> 
     twins = replace(data, client_indices=(held, held))
     drawn: list[list[int]] = []
     for seed, client, number in ((0, 0, 1), (0, 1, 1), (0, 0, 2), (1, 0, 1)):
-        batches = TensorBatches(twins, LocalSGD(2, 8, 0.1), seed, torch.device("cpu"))
+        batches = TensorBatches(twins, LocalSGD(2, 8, 0.1), torch.device("cpu"), seed=seed)
         drawn += [order.tolist() for order in batches.orders(client, number)]
     assert len({str(order) for order in drawn}) == 8
     assert all(sorted(order) == sorted(held.tolist()) for order in drawn)
