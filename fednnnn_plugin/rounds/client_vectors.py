@@ -76,7 +76,7 @@ class ClientVectors:
         self._read_ahead = read_ahead
         self.sync, self.prune = files.sync, files.prune
         self._calls = MethodCalls(method, sgd, seed, served.vector)
-        self._steps, self._weights = steps, dict[int, float]()
+        self._steps = steps
         self._index: Mapping[int, Place] = {}
         self._assignment: Sequence[Sequence[Group]] = ()
         self._handed: dict[int, Vectors] = {}  # what clients had kept that train here
@@ -117,7 +117,7 @@ class ClientVectors:
         """Have what a round's clients need, on every rank; ``weights`` are their ``a_k``."""
         self._assignment = assignment if self._method.keeps else ()
         self._handed, self._held, self._new, self._placed = {}, {}, {}, {}
-        calls, rank, self._weights = self._calls, self._ranks.rank, dict(weights)
+        calls, rank = self._calls, self._ranks.rank
         calls.number, calls.served = number, served.vector
         taken = (weight * self._steps[client] for client, weight in weights.items())
         calls.mean_steps = math.fsum(taken) / math.fsum(weights.values())
@@ -138,14 +138,13 @@ class ClientVectors:
         kept = self._held[group] = self._kept_of(group)
         return self._calls.correction(kept, len(group))
 
-    def finish(self, group: Group, trained: ModelState) -> Uploaded:
+    def finish(self, group: Group, update: Tensor, weights: Sequence[float]) -> Uploaded:
         """Return what a group's clients upload, return and, if they are accepted, keep."""
         steps = [self._steps[client] for client in group]
-        weights = [self._weights[client] for client in group]
         kept = self._held.pop(group, None) or self._kept_of(group)
         for client in group:
             self._handed.pop(client, None)
-        sent = self._calls.upload(group[0], trained.vector, steps, weights, kept)
+        sent = self._calls.upload(group[0], update, steps, weights, kept)
         return sent._replace(kept={name: to_host(matrix) for name, matrix in sent.kept.items()})
 
     def keep(self, group: Group, accepted: Sequence[bool], kept: Vectors) -> None:
@@ -173,10 +172,9 @@ class ClientVectors:
         return MethodState(sent, {**state.kept, **self._placed})
 
     def _read(self, client: int | None) -> Vectors | None:
-        place = None if client is None else self._index.get(client)
-        if client is None or place is None:
+        if client is None or client not in self._index:
             return None
-        return self._files.read(client, place)
+        return self._files.read(client, self._index[client])
 
     def _kept_of(self, group: Group) -> Vectors:
         found = [self._handed.get(client) or self._read(client) for client in group]

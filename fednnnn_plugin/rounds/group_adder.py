@@ -83,11 +83,10 @@ class GroupAdder:
         self._clock.mark("aggregate")
 
     def _measure(self, group: Group, trained: ModelState) -> _Left:
+        weights = [self._schedule.weight(client) for client in group]
+        sent = Uploaded(trained.vector - self._served.vector, weights, {}, {})
         if self._vectors:
-            sent = self._vectors.finish(group, trained)
-        else:
-            weights = [self._schedule.weight(client) for client in group]
-            sent = Uploaded(trained.vector - self._served.vector, weights, {}, {})
+            sent = self._vectors.finish(group, sent.update, weights)
         changed = ModelState(sent.update, trained.buffers)
         return _Left(group, sent, self._total.measure(changed, sent.returned))
 

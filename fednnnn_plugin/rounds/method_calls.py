@@ -71,13 +71,13 @@ class MethodCalls:
     def try_all(self) -> None:
         """Call all on zeros: what is wrong ends the run before the first round."""
         kept, nothing = self.zeros(self.method.keeps, 1), torch.zeros_like(self.like[None])
-        with self.called("try"):
-            self._corrected(kept, 1)
+        with on_threads(1), isolated_generators(self.seed, "method try"):
+            self.correction(kept, 1)
             if self.method.has_gradient:
                 number = torch.zeros_like(nothing[:, :1], dtype=torch.int64)
                 self._gradient(kept, nothing, torch.zeros_like, number)
-            self._upload(nothing, [1], [1.0], kept)
-            self._finish_round(self.zeros(self.method.returns), 1.0)
+            self.upload(0, nothing, [1], [1.0], kept)
+            self.finish_round(self.zeros(self.method.returns), 1.0)
 
     def correction(self, kept: Vectors, clients: int) -> Correction | None:
         """Return what the method changes in the steps of a group.
@@ -85,35 +85,10 @@ class MethodCalls:
         The generators are those of its clients: workers may compute corrections side by side.
         """
         with self._errors(of_group=True), torch.no_grad():
-            added = self._corrected(kept, clients)
+            found = self.method.correction(self.sent, kept)
+            added = None if found is None else self._vector("correction", "h", found, clients)
         gradient = partial(self._gradient, kept) if self.method.has_gradient else None
         return None if added is None and gradient is None else Correction(added, gradient)
-
-    def upload(
-        self,
-        client: int,
-        trained: Tensor,
-        steps: Sequence[int],
-        weights: Sequence[float],
-        kept: Vectors,
-    ) -> Uploaded:
-        """Return what a group uploads of models ``[m, d]``, returns and keeps.
-
-        ``client`` is its first.
-        """
-        with self.called("finish", client):
-            return self._upload(trained - self.served, steps, weights, kept)
-
-    def finish_round(self, returned: Vectors, share: float) -> dict[str, Tensor]:
-        """Return what is sent in the next round."""
-        with self.called("round"):
-            return self._finish_round(returned, share)
-
-    def _corrected(self, kept: Vectors, clients: int) -> Tensor | None:
-        found = self.method.correction(self.sent, kept)
-        if found is None:
-            return None
-        return self._checked("correction", {"h": found}, ["h"], clients)["h"]
 
     def _gradient(
         self,
@@ -132,7 +107,7 @@ class MethodCalls:
             computed += 1
             if computed > method.evaluations:
                 raise UserError("gradient", f"computes more than evaluations, {method.evaluations}")
-            self._checked("gradient_at", {"points": points}, ["points"], len(weights))
+            _of_shape("gradient_at", "points", points, len(weights), len(self.like))
             try:
                 return gradient_at(points)
             except Exception as error:
@@ -141,16 +116,20 @@ class MethodCalls:
         own = {name: matrix[rows] for name, matrix in kept.items()}
         step = LocalStep(number, self._rate, self.served, self.sent, own)
         with self._errors(of_group=True), torch.no_grad():
-            found = method.gradient(weights, at, step)
-            return self._checked("gradient", {"g": found}, ["g"], len(weights))["g"]
+            return self._vector("gradient", "g", method.gradient(weights, at, step), len(weights))
 
-    def _upload(
+    def upload(
         self,
+        client: int,
         update: Tensor,
         steps: Sequence[int],
         weights: Sequence[float],
         kept: Vectors,
     ) -> Uploaded:
+        """Return what a group uploads of updates ``[m, d]``, returns and keeps.
+
+        ``client`` is its first.
+        """
         method, m = self.method, len(steps)
         taken = self._column(steps, update.dtype)
         local = LocalUpdate(
@@ -164,15 +143,15 @@ class MethodCalls:
             kept,
             uploaded=update,
         )
-        if method.uploads:
-            given = method.upload(local)
-            given, own = given if isinstance(given, tuple) else (given, None)
-            given = self._checked("upload", {"Δ'": given}, ["Δ'"], m)["Δ'"]
-            local = replace(local, uploaded=given)
-            weights = weights if own is None else _positive(own, m)
-        after, returned = method.finish_client(local)
-        after = self._checked("finish_client, kept", after, method.keeps, m)
-        returned = self._checked("finish_client, returned", returned, method.returns, m)
+        with self._called("finish", client):
+            if method.uploads:
+                given = method.upload(local)
+                given, own = given if isinstance(given, tuple) else (given, None)
+                local = replace(local, uploaded=self._vector("upload", "Δ'", given, m))
+                weights = weights if own is None else _positive(own, m)
+            after, returned = method.finish_client(local)
+            after = self._vectors("finish_client, kept", after, method.keeps, m)
+            returned = self._vectors("finish_client, returned", returned, method.returns, m)
         # A client without a batch has learnt nothing.
         return Uploaded(
             local.uploaded,
@@ -181,6 +160,12 @@ class MethodCalls:
             {name: torch.where(taken > 0, new, 0.0) for name, new in returned.items()},
         )
 
+    def finish_round(self, returned: Vectors, share: float) -> dict[str, Tensor]:
+        """Return what is sent in the next round."""
+        with self._called("round"):
+            found = self.method.finish_round(self.sent, returned, share)
+            return self._vectors("finish_round", found, self.method.sends)
+
     def _column(self, of_clients: Sequence[float], dtype: torch.dtype) -> Tensor:
         return to_device(torch.tensor(of_clients, dtype=dtype), self.like.device).unsqueeze(1)
 
@@ -188,25 +173,20 @@ class MethodCalls:
     def _rate(self) -> float:
         return self.sgd.in_round(max(self.number, 1)).learning_rate
 
-    def _finish_round(self, returned: Vectors, share: float) -> dict[str, Tensor]:
-        found = self.method.finish_round(self.sent, returned, share)
-        return self._checked("finish_round", found, self.method.sends)
-
-    def _checked(
+    def _vectors(
         self, what: str, given: Vectors, names: Sequence[str], *rows: int
     ) -> dict[str, Tensor]:
-        """Return what a method gave, if it is what it says that it gives, in the model's dtype."""
+        """Return what a method gave by names, if it is what it says that it gives."""
         if {*given} != {*names}:
             raise UserError(what, f"gives {printable(sorted(given))}", f"must be {sorted(names)}")
-        for name, vector in given.items():
-            shape = (*rows, self.length(name))
-            if not isinstance(vector, Tensor) or vector.shape != shape:
-                own = list(vector.shape) if isinstance(vector, Tensor) else type(vector).__name__
-                raise UserError(what, f"{name}: {printable(own)}", f"must be {list(shape)}")
-        return {name: given[name].detach().to(self.like) for name in names}
+        return {name: self._vector(what, name, given[name], *rows) for name in names}
+
+    def _vector(self, what: str, name: str, given: object, *rows: int) -> Tensor:
+        """Return a vector that a method gave, if it has its shape, in the model's dtype."""
+        return _of_shape(what, name, given, *rows, self.length(name)).detach().to(self.like)
 
     @contextmanager
-    def called(self, purpose: str, client: int = 0) -> Iterator[None]:
+    def _called(self, purpose: str, client: int = 0) -> Iterator[None]:
         """Call the method, which may draw, on one thread."""
         with (
             self._errors(of_group=purpose == "finish"),
@@ -224,22 +204,25 @@ class MethodCalls:
         except _OfClient as error:
             raise error.__cause__ or error from None
         except (Exception, SystemExit) as error:
-            if of_group and is_out_of_memory(error):
+            if of_group and self.number and is_out_of_memory(error):
                 raise  # it is to be narrower
-            if isinstance(error, RunError) or getattr(error, "where", "") == _METHOD:
-                raise  # said by a call within
             said = str(error) if isinstance(error, UserError) else f"raised {exception_text(error)}"
             if not self.number:
                 raise UserError(_METHOD, said) from error
             raise RunError(f"round {self.number}: client_method: {said}") from error
 
 
+def _of_shape(what: str, name: str, given: object, *shape: int) -> Tensor:
+    """Return what a method gave, if it is a tensor of this shape."""
+    if isinstance(given, Tensor) and given.shape == shape:
+        return given
+    own = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
+    raise UserError(what, f"{name}: {printable(own)}", f"must be {list(shape)}")
+
+
 def _positive(weights: object, m: int) -> list[float]:
     """Return the weights that a method gave, if they can be."""
-    shape = list(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
-    if not isinstance(weights, Tensor) or shape != [m, 1]:
-        raise UserError("upload", f"weights: {printable(shape)}", f"must be {[m, 1]}")
-    found: list[float] = weights.squeeze(1).tolist()
+    found: list[float] = _of_shape("upload", "weights", weights, m, 1).squeeze(1).tolist()
     if not all(0 < weight < math.inf for weight in found):
         raise UserError("upload", f"weights: {found}", "must be positive and finite")
     return found
