@@ -19,15 +19,8 @@ from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.processes.devices import is_out_of_memory
 from fednnnn_plugin.processes.workers import Call, Failure, Step, Threads, Workers, all_of
-from fednnnn_plugin.rounds.batches import Batch, Batches
-from fednnnn_plugin.rounds.evaluation import (
-    Counts,
-    Metric,
-    Tested,
-    count,
-    evaluation,
-    read,
-)
+from fednnnn_plugin.rounds.batches import Batches
+from fednnnn_plugin.rounds.evaluation import Metric, Tested, count, evaluation, read
 from fednnnn_plugin.rounds.groups import GroupTooWide
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
@@ -86,9 +79,7 @@ class Executor:
         # A user's: what it keeps stays in this process.
         self._tests = Threads(device=next(model.parameters()).device)
         self._worker = threading.local()
-        self._without_value = set[str]()  # metrics of which that was said
-        self._said_alone = False  # that a group failed
-        self._said_given_back = False
+        self._said = set[str]()  # what is said once
 
     def __enter__(self) -> "Executor":
         self.workers.__enter__()
@@ -116,10 +107,9 @@ class Executor:
         """
         train_group = partial(self._train_group, served, round_number, correction)
         with on_threads(1):
-            left = [*groups]
-            while left:
-                calls = [partial(train_group, group) for group in left]
-                left = self._consume_all(left, calls, round_number, consume)
+            while groups:
+                calls = [partial(train_group, group) for group in groups]
+                groups = self._consume_all(groups, calls, round_number, consume)
 
     def _consume_all(
         self, groups: Sequence[Group], calls: Sequence[Call], round_number: int, consume: Consume
@@ -131,22 +121,23 @@ class Executor:
                 group, failed = groups[place], isinstance(trained, Exception)
                 if failed:
                     _log.info("round %d: clients %s", round_number, group, exc_info=trained)
-                too_wide = failed and len(group) > 1 and is_out_of_memory(trained.__cause__)
-                if failed and len(group) > 1:
-                    if not too_wide and not self._said_alone:
-                        self._said_alone = True
-                        _log.warning(
-                            "round %d: a group of %d clients failed, and each trains alone: %s",
-                            *(round_number, len(group), " ".join(str(trained).split())),
-                        )
-                    alone += [(client,) for client in group]
-                else:
-                    consume(group, trained)
                 if isinstance(trained, Failure):
                     trained.forget_locals()
-                if too_wide:
-                    raise GroupTooWide(" ".join(str(trained).split()))
+                if not failed or len(group) == 1:
+                    consume(group, trained)
+                    continue
+                why = " ".join(str(trained).split())
+                if is_out_of_memory(trained.__cause__):
+                    raise GroupTooWide(why)
+                said = "round %d: a group of %d clients failed, and each trains alone: %s"
+                self._warn_once("alone", said, round_number, len(group), why)
+                alone += [(client,) for client in group]
         return alone
+
+    def _warn_once(self, of: str, message: str, *given: object) -> None:
+        if of not in self._said:
+            self._said.add(of)
+            _log.warning(message, *given)
 
     def _train_group(
         self,
@@ -233,12 +224,11 @@ class Executor:
             if self._give_back is None or not is_out_of_memory(error.__cause__):
                 raise
             error.forget_locals()
-        if not self._said_given_back:
-            self._said_given_back = True
-            _log.warning(
-                "a test needs the memory that the training keeps: it is given back before each "
-                "test, and taken anew after it, which takes time"
-            )
+        self._warn_once(
+            "given back",
+            "a test needs the memory that the training keeps: it is given back before each test, "
+            "and taken anew after it, which takes time",
+        )
         self.give_back_memory()
         return all_of(self.workers, calls)
 
@@ -258,6 +248,8 @@ class Executor:
     ) -> list[Tested]:
         batches = self._test
         assert isinstance(batches, Batches)
+        keep, classes = (False, 0) if by_client else (bool(self._metrics), self._classes)
+        counts = partial(count, loss=self._loss, keep=keep, classes=classes)
         with self._generators("client", 0, 0):
             model = self._replica(state).model.eval()
             every = batches.client_tests() if by_client else ((0, each) for each in batches.test())
@@ -265,22 +257,16 @@ class Executor:
             for place, (client, batch) in islice(enumerate(every), first, stop, step):
                 places.append((client, place))
                 with self._generators("test", 0, place):  # whoever tests the batches before it
-                    counted.append(self._count(model, batches.staged(batch), by_client))
+                    counted.append(counts(model, batches.staged(batch)))
             return [*zip(places, read(counted), strict=True)]
-
-    def _count(self, model: nn.Module, batch: Batch, by_client: bool) -> Counts:
-        if by_client:
-            return count(model, batch, self._loss)
-        kept, classes = bool(self._metrics), self._classes
-        return count(model, batch, self._loss, keep=kept, classes=classes)
 
     def evaluate(self, tallied: Iterable[Tested]) -> Evaluation:
         """Put together what all ranks' parts of a test found."""
         tallies = [found for _, found in sorted(tallied, key=itemgetter(0))]
         found = evaluation(tallies, self._metrics)
-        for name in self._metrics.keys() - (found.metrics or {}).keys() - self._without_value:
-            self._without_value.add(name)
-            _log.warning(
+        for name in self._metrics.keys() - (found.metrics or {}).keys():
+            self._warn_once(
+                f"metric {name}",
                 "validation_args.metrics: %s: gives NaN or infinity, recorded as no value here and "
                 "wherever it does again",
                 printable(name),
