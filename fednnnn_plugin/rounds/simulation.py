@@ -96,7 +96,7 @@ def simulate_round(
     clients = _cohort(federation, number)
     total = _train(federation, number, clients, train_state, clock)
     if total is None:  # it is on rank 0
-        _test_parts(federation, number, before.served)
+        _test_round(federation, number, before.served, before.served)
         return None, NO_RESULTS, replace(train_state, round=number)
     refuse_failures(schedule, number, total.seen.failed)
     try:
@@ -107,12 +107,7 @@ def simulate_round(
     if federation.vectors:
         method = federation.vectors.finish_round(method, update.returned, update.clients)
     clock.mark("aggregate")
-    served = evaluation = None
-    results = NO_RESULTS
-    if schedule.tests(number):
-        served = _test(federation, number, after.served) if schedule.test_served else None
-        evaluation = _test(federation, number, after.evaluation)
-        results = _results(federation, number, after.evaluation, evaluation.by_class)
+    served, evaluation, results = _test_round(federation, number, after.served, after.evaluation)
     clock.mark("evaluate")
     seconds = Seconds(**clock.seconds())
     integrated_norm = train_state.integrated_norm + move.server_update_norm
@@ -211,49 +206,46 @@ def _train_part(
     return total
 
 
+def _test_round(
+    federation: Federation, number: int, served: ModelState, evaluation: ModelState
+) -> tuple[Evaluation | None, Evaluation | None, Results]:
+    """Test the models of rank 0 after a round, where that is due; all ranks call this.
+
+    On the others nothing is found, and the models that they give are overwritten.
+    """
+    schedule = federation.schedule
+    if not schedule.tests(number):
+        return None, None, NO_RESULTS
+    of_served = _test(federation, number, served) if schedule.test_served else None
+    found = _test(federation, number, evaluation)
+    clients: Sequence[ClientResult] = ()
+    if schedule.tests_clients(number):
+        clients = client_results(_test_batches(federation, number, evaluation, by_client=True))
+    classes = class_results(found.by_class, federation.classes) if found.by_class else ()
+    return of_served, found, Results(clients, classes)
+
+
 def _test(federation: Federation, number: int, state: ModelState) -> Evaluation:
-    """Test a model of rank 0's on all ranks."""
+    """Test a model: on all ranks, or on rank 0 as a user does."""
     executor = federation.executor
-    if executor.tests_alone:
-        with _test_of(number):
-            return executor.own_test(number, state)
-    tallied = chain.from_iterable(_test_part(federation, number, state))
+    tallied = [] if executor.tests_alone else _test_batches(federation, number, state)
+    if federation.ranks.rank:
+        return Evaluation()
     with _test_of(number):
+        if executor.tests_alone:
+            return executor.own_test(number, state)
         return executor.evaluate(tallied)
 
 
-def _results(
-    federation: Federation, number: int, state: ModelState, by_class: Sequence[tuple[int, int]]
-) -> Results:
-    """Test a model of rank 0's by client, where that is due; return what was found by class too."""
-    clients: Sequence[ClientResult] = ()
-    if federation.schedule.tests_clients(number):
-        clients = client_results(
-            chain.from_iterable(_test_part(federation, number, state, by_client=True))
-        )
-    classes = class_results(by_class, federation.classes) if by_class else ()
-    return Results(clients, classes)
-
-
-def _test_parts(federation: Federation, number: int, state: ModelState) -> None:
-    """Do this rank's part of a round's tests, of models that overwrite ``state``."""
-    schedule = federation.schedule
-    if schedule.tests(number) and not federation.executor.tests_alone:
-        for _ in range(1 + schedule.test_served):
-            _test_part(federation, number, state)
-        if schedule.tests_clients(number):
-            _test_part(federation, number, state, by_client=True)
-
-
-def _test_part(
+def _test_batches(
     federation: Federation, number: int, state: ModelState, *, by_client: bool = False
-) -> list[list[Tested]]:
-    """Test rank 0's model, which overwrites others', on this rank's batches; return all ranks'."""
+) -> list[Tested]:
+    """Test rank 0's model, which overwrites others', on all ranks; rank 0 has what they find."""
     ranks = federation.ranks
     ranks.broadcast(state.tensors)
     with _test_of(number):
         part = federation.executor.test(state, ranks.rank, ranks.size, by_client=by_client)
-    return ranks.gather(part)
+    return [*chain.from_iterable(ranks.gather(part))]
 
 
 @contextmanager
