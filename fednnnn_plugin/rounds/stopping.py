@@ -11,27 +11,18 @@ ACCURACY, LOSS, WORST_10 = "accuracy", "loss", "worst_10"
 
 
 class Measured(NamedTuple):
-    """What the test of a round found, as its record has it."""
+    """What the test of a round found, as its record has it: the recipe's metrics before others."""
 
     round: int
-    accuracy: float | None
-    loss: float | None
-    metrics: Mapping[str, float | None]
+    values: Mapping[str, float | None]
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Measured":
         """Return it of a record's fields."""
-        metrics = dict(record["test_metrics"] or {})
+        values = {ACCURACY: record["test_acc"], LOSS: record["test_loss"]}
         if spread := record.get("client_acc"):  # of this process, or read
-            of = spread if isinstance(spread, Mapping) else vars(spread)
-            metrics.setdefault(WORST_10, of[WORST_10])
-        return cls(record["round"], record["test_acc"], record["test_loss"], metrics)
-
-    def value(self, metric: str) -> float | None:
-        """Return a metric of the recipe, the accuracy or the loss."""
-        if metric in self.metrics:
-            return self.metrics[metric]
-        return {ACCURACY: self.accuracy, LOSS: self.loss}.get(metric)
+            values[WORST_10] = (spread if isinstance(spread, Mapping) else vars(spread))[WORST_10]
+        return cls(record["round"], values | (record["test_metrics"] or {}))
 
 
 @dataclass(frozen=True)
@@ -62,9 +53,9 @@ class Stop:
         tests = list(tests)
         if not tests:
             return None
-        has_accuracy = any(test.accuracy is not None for test in tests)
+        has_accuracy = any(test.values[ACCURACY] is not None for test in tests)
         metric = self.metric or (ACCURACY if has_accuracy else LOSS)
-        if metric == ACCURACY and metric not in tests[0].metrics and not has_accuracy:
+        if metric == ACCURACY and not has_accuracy:
             raise RunError(
                 f"{STOP}: metric: {ACCURACY}: the test of round {tests[-1].round} has none: must "
                 f"be {LOSS}, or one of validation_args.metrics"
@@ -73,11 +64,10 @@ class Stop:
         sign, name = 1.0 if higher else -1.0, printable(metric)
         best, since = None, tests[0].round
         for test in tests:
-            value = test.value(metric)
+            value = test.values.get(metric)
             if value is not None and (best is None or sign * (value - best) > self.min_delta):
                 best, since = value, test.round
         last = tests[-1]
-        value = last.value(metric)
         if self.target is not None and value is not None and sign * (value - self.target) >= 0:
             return f"{name} {value:.4g} has reached the target {self.target:g}"
         if self.patience is not None and last.round >= since + self.patience:

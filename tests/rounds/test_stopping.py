@@ -31,8 +31,9 @@ KEY = "validation_args.stop"
     ],
 )
 def test_round_that_ends_a_run(stop: Stop, values: list[float | None], ends: int | None) -> None:
+    names = ("loss",) if stop.metric == "loss" else ("accuracy", "loss", "error")
     tests = [
-        Measured(number, None if stop.metric == "loss" else value, value, {"error": value})
+        Measured(number, {"accuracy": None} | dict.fromkeys(names, value))
         for number, value in enumerate(values, start=1)
     ]
     reasons = [stop.reason(tests[:count]) for count in range(len(tests) + 1)]
