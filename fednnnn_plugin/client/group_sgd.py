@@ -50,10 +50,6 @@ class _Memory:
     positions: Tensor
     shares: Tensor
 
-    def holds(self, clients: int, samples: int) -> bool:
-        most, longest = self.positions.shape
-        return clients <= most and samples <= longest
-
 
 class Staged(NamedTuple):
     """What the steps of a group take, of which the copies to a GPU have begun.
@@ -85,10 +81,10 @@ class GroupSGD:
     still have a batch are a shrinking prefix, and all of them take a step at once: an epoch takes
     as many steps as the largest client's.
 
-    Memory for the widest group so far is held, and given back where a training fails. ``inputs``
-    ``[n, …]`` and ``labels`` ``[n]`` are on the device; ``normalisation`` is of a batch's inputs,
-    ``[m, B, …]``. ``graphs`` may launch the steps; not those with a correction, of a learning rate
-    that changes from round to round, or of a model that draws.
+    Memory for the widest group so far is held. ``inputs`` ``[n, …]`` and ``labels`` ``[n]`` are on
+    the device; ``normalisation`` is of a batch's inputs, ``[m, B, …]``. ``graphs`` may launch the
+    steps; not those with a correction, of a learning rate that changes from round to round, or of a
+    model that draws.
     """
 
     def __init__(
@@ -144,24 +140,8 @@ class GroupSGD:
         group's. The ``seeds`` are each client's, of what a model draws that does; the
         ``group`` are their numbers, for an augmentation.
         """
-        try:
-            # What the steps need is staged first: a GPU need not wait for the host again.
-            staged = orders if isinstance(orders, Staged) else self.stage(orders)
-            return self._train(start, staged, before_step, round_number, correction, seeds, group)
-        except BaseException:
-            self.give_back_memory()
-            raise
-
-    def _train(
-        self,
-        start: ModelState,
-        staged: Staged,
-        before_step: Callable[[], None],
-        round_number: int,
-        correction: Correction | None,
-        seeds: Sequence[int],
-        group: Group,
-    ) -> ModelState:
+        # What the steps need is staged first: a GPU need not wait for the host again.
+        staged = orders if isinstance(orders, Staged) else self.stage(orders)
         sgd, device = self._sgd.in_round(round_number), self._labels.device
         _, clients, batch_size = staged.positions.shape
         memory = self._memory_for(clients, batch_size, start)
@@ -227,10 +207,10 @@ class GroupSGD:
 
     def _memory_for(self, clients: int, samples: int, start: ModelState) -> _Memory:
         """Return memory for at least so many clients, each with a batch of so many samples."""
-        if self._memory is None or not self._memory.holds(clients, samples):
-            if self._memory is not None:  # groups may take turns of which none is the largest
-                most, longest = self._memory.positions.shape
-                clients, samples = max(clients, most), max(samples, longest)
+        most, longest = self._memory.positions.shape if self._memory else (0, 0)
+        if self._memory is None or clients > most or samples > longest:
+            # Groups may take turns of which none is the largest.
+            clients, samples = max(clients, most), max(samples, longest)
             self.give_back_memory()
             vector, *buffers = (
                 torch.empty(clients, *tensor.shape, dtype=tensor.dtype, device=tensor.device)

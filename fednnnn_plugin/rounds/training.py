@@ -50,7 +50,8 @@ class TrainTogether:
 
     A ``seed`` is of a model that may draw: each client draws from a generator of its own. With
     ``ahead`` a group that trains in round after round has its batches of the next one staged when
-    the steps of this one are launched: a GPU still computes them, and the host would wait.
+    the steps of this one are launched: a GPU still computes them, and the host would wait. Where a
+    training fails, the memory of the groups is given back.
     """
 
     def __init__(
@@ -76,7 +77,13 @@ class TrainTogether:
         own = self._seed
         seeds = [] if own is None else [derive_seed(own, "client", number, k) for k in group]
         state = replica.state
-        models = self._groups.train(state, staged, before_step, number, correction, seeds, group)
+        try:
+            models = self._groups.train(
+                state, staged, before_step, number, correction, seeds, group
+            )
+        except BaseException:
+            self.give_back_memory()
+            raise
         if self._ahead and self._last.get(group) == number - 1:
             self._staged[number + 1, group] = self._stage(number + 1, group)
         self._last = {other: last for other, last in self._last.items() if last >= number - 1}
