@@ -12,7 +12,7 @@ from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import CROSS_ENTROPY
 from fednnnn_plugin.client.replica import layout_of, named_tensors
-from fednnnn_plugin.client.slots import CudaStreams, OneStream, Slots
+from fednnnn_plugin.client.slots import CudaStreams, Slots, Streams
 from fednnnn_plugin.client.step_graphs import CudaCapture, StepGraphs
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.images import IGNORED
@@ -135,7 +135,7 @@ def make_executor(
         def stage(positions: Tensor) -> Batch:
             return batches.staged((batches.images[positions], batches.labels[positions]))
 
-        streams = CudaStreams(device) if device.type == "cuda" else OneStream()
+        streams = CudaStreams(device) if device.type == "cuda" else Streams()
         slots = Slots(sgd, model, stage, streams)
         training = partial(train_in_slots, slots, batches, own_seed)
         give_back = slots.give_back_memory

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,44 +23,27 @@ _log = logging.getLogger(__name__)
 Stage = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-class Streams(Protocol):
-    """Where slots compute side by side."""
+class Streams:
+    """Where slots compute side by side: as on a CPU there is one, for one client after another."""
 
-    count: int
+    count = 1
 
     def begin(self) -> None:
         """Have all wait for what was computed before."""
 
     def on(self, slot: int) -> AbstractContextManager[object]:
         """Return the context in which a slot computes."""
+        return nullcontext()
 
     def end(self) -> None:
         """Have what is computed from now on wait for all."""
 
     def graphs(self, slot: int) -> StepGraphs | None:
         """Return the graphs of a slot, None where there are none."""
-
-
-class OneStream:
-    """No streams, as on a CPU: one client after another."""
-
-    count = 1
-
-    def begin(self) -> None:
-        """See :class:`Streams`."""
-
-    end = begin
-
-    def on(self, slot: int) -> AbstractContextManager[object]:
-        """See :class:`Streams`."""
-        return nullcontext()
-
-    def graphs(self, slot: int) -> StepGraphs | None:
-        """See :class:`Streams`."""
         return None
 
 
-class CudaStreams:
+class CudaStreams(Streams):
     """Streams of a GPU; each slot's CUDA graphs are in memory of their own."""
 
     def __init__(self, device: torch.device, count: int = 24) -> None:
