@@ -67,11 +67,6 @@ class LocalSGD:
         return torch.float64 if self.precision == "fp64" else torch.float32
 
     @property
-    def is_plain(self) -> bool:
-        """Whether a step is that of the equation, and the loss the cross-entropy."""
-        return self.optimizer is None and self.loss is CROSS_ENTROPY
-
-    @property
     def rate(self) -> float:
         """η (λ + μ), by which a step comes nearer to the anchor."""
         return self.learning_rate * (self.weight_decay + self.prox_mu)
