@@ -21,15 +21,16 @@ AnyOrder = bool | Callable[[Tensor], bool]
 
 def client_steps(data: FederatedData | LoaderData, sgd: LocalSGD) -> list[int]:
     """Return how many steps each client takes in a round."""
-    batches = []
-    for client in range(data.num_clients):
-        size = data.client_size(client)
-        if isinstance(data, FederatedData):
-            batches.append(-(-size // sgd.batch_of(size)))
-            continue
-        why, loader = "the method needs the number of batches", data.train_loaders[client]
-        batches.append(0 if sgd.local_steps else batches_in(loader, client, "client_method", why))
-    return [sgd.steps(count) for count in batches]
+    if isinstance(data, FederatedData):
+        sizes = map(len, data.client_indices)
+        return [sgd.steps(-(-size // sgd.batch_of(size))) for size in sizes]
+    why = "client_method", "the method needs the number of batches"
+    return [_loader_steps(data, client, sgd, *why) for client in range(data.num_clients)]
+
+
+def _loader_steps(data: LoaderData, client: int, sgd: LocalSGD, key: str, why: str) -> int:
+    loader = data.train_loaders[client]
+    return sgd.steps(0 if sgd.local_steps else batches_in(loader, client, key, why))
 
 
 @dataclass(eq=False)
@@ -103,8 +104,7 @@ class LoaderBatches(Batches):
                 yield self._in_training(loader, *of)
             return
         why = "a part of an epoch is of it; or set local_steps instead of epochs"
-        batches = 0 if self.sgd.local_steps else batches_in(loader, client, "epochs", why)
-        left, before = self.sgd.steps(batches), 0
+        left, before = _loader_steps(self.data, client, self.sgd, "epochs", why), 0
 
         def one_pass() -> Iterator[Batch]:
             nonlocal left
