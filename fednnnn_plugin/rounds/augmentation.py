@@ -47,12 +47,10 @@ class Augmentation:
     def _transformed(self, given: Tensor, **more: torch.Generator) -> Tensor:
         # A copy: the function may change it in place.
         found: Any = call_code(self._transform, TRANSFORM, given.clone(), **more)
-        name = printable(type(found).__name__)
-        form = f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
-        if isinstance(found, Tensor):
-            if (found.shape, found.dtype) == (given.shape, given.dtype):
-                return found
-            form = kind_of(found)
+        is_tensor = isinstance(found, Tensor)
+        if is_tensor and (found.shape, found.dtype) == (given.shape, given.dtype):
+            return found
+        form = kind_of(found) if is_tensor else printable(type(found).__name__)
         raise UserError(
             TRANSFORM, f"gives {form} for {kind_of(given)}", "must keep shape and dtype"
         )
