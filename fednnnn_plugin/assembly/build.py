@@ -22,7 +22,7 @@ from fednnnn_plugin.processes.ranks import Ranks, agreed
 from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.batches import client_steps
-from fednnnn_plugin.rounds.client_results import NO_CLASSES, Classes, classes_of
+from fednnnn_plugin.rounds.client_results import TrainedClass, classes_of
 from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors
 from fednnnn_plugin.rounds.evaluation import batch_to_test
 from fednnnn_plugin.rounds.groups import MEMORY, Widths, kept_widths, room_on, widest_group
@@ -68,7 +68,7 @@ def build_federation(
         *(inputs, sgd, seed, max(widths.values()), workers),
         any_order=tried.any_order,
         test_batch=tried.test_batch,
-        classes=len(classes.names),
+        classes=len(classes),
     )
     server = Server(recipe.rule, recipe.rule_settings, layout_of(model), data.num_clients)
     start, vectors = server.start(named_tensors(model)), None
@@ -86,7 +86,7 @@ def build_federation(
     return federation, TrainState(start, method=vectors.start() if vectors else NO_STATE)
 
 
-def _counted_classes(recipe: Recipe, inputs: Inputs) -> Classes:
+def _counted_classes(recipe: Recipe, inputs: Inputs) -> Sequence[TrainedClass]:
     """Return the classes that a test counts; refuse results that data or a custom test lack."""
     asked, data = recipe.validation_args, inputs.data
     if (asked.per_client or asked.per_class) and (inputs.trainer or inputs.tester):
@@ -98,7 +98,7 @@ def _counted_classes(recipe: Recipe, inputs: Inputs) -> Classes:
             "the data have no test part for each client",
             "must be false, or give a list with each client's; of arrays one is held out",
         )
-    return classes_of(data, recipe.train_args.client_weighting) if asked.per_class else NO_CLASSES
+    return classes_of(data, recipe.train_args.client_weighting) if asked.per_class else ()
 
 
 class _Tried(NamedTuple):

@@ -1,9 +1,9 @@
 """From the tallies of a test to the results of each client and of each class."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 import torch
 
@@ -14,30 +14,25 @@ from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.results import ClassResult, ClientResult
 
 
-@dataclass(frozen=True)
-class Classes:
-    """The classes that a test counts, if it does: their names, and what clients train on of each.
+class TrainedClass(NamedTuple):
+    """A class that a test counts, and what clients train on of it, as far as that is known.
 
-    That is how many samples all have and how many clients have one, and the ``weights``: a class's
-    share in each client's samples, averaged as the round averages its clients' models.
+    That is how many samples all have and how many clients have one, and the ``weight``: its share
+    in each client's samples, averaged as the round averages its clients' models.
     """
 
-    names: Sequence[str] = ()
-    train_samples: Sequence[int | None] = ()
-    train_clients: Sequence[int | None] = ()
-    weights: Sequence[float | None] = ()
+    name: str
+    train_samples: int | None = None
+    train_clients: int | None = None
+    weight: float | None = None
 
 
-NO_CLASSES = Classes()
-
-
-def classes_of(data: FederatedData | LoaderData, weighting: str) -> Classes:
-    """Return a federation's classes, with what is known of its clients' training samples."""
+def classes_of(data: FederatedData | LoaderData, weighting: str) -> list[TrainedClass]:
+    """Return a federation's classes."""
     count = data.num_classes
-    numbers = tuple(map(str, range(count)))
+    numbers = map(str, range(count))
     if isinstance(data, LoaderData):
-        unknown = [None] * count
-        return Classes(numbers, unknown, unknown, unknown)
+        return [*map(TrainedClass, numbers)]
     if data.train_labels.is_floating_point():
         raise UserError(PER_CLASS, "true: the labels are numbers", "must be false")
     samples, clients = torch.zeros(2, count, dtype=torch.int64)
@@ -51,7 +46,7 @@ def classes_of(data: FederatedData | LoaderData, weighting: str) -> Classes:
         weights += weight * own / own.sum().clamp(min=1)
         total += weight
     known = samples.tolist(), clients.tolist(), (weights / total).tolist()
-    return Classes(data.class_names or numbers, *known)
+    return [*map(TrainedClass, data.class_names or numbers, *known)]
 
 
 def client_results(tallied: Iterable[Tested]) -> list[ClientResult]:
@@ -67,12 +62,13 @@ def client_results(tallied: Iterable[Tested]) -> list[ClientResult]:
     return found
 
 
-def class_results(counts: Sequence[tuple[int, int]], classes: Classes) -> list[ClassResult]:
+def class_results(
+    counts: Sequence[tuple[int, int]], classes: Sequence[TrainedClass]
+) -> list[ClassResult]:
     """Return the result of each class of which the test has a sample."""
+    pairs = enumerate(zip(counts, classes, strict=True))
     return [
-        ClassResult(label, name, samples, correct / samples, *trained)
-        for label, ((samples, correct), name, *trained) in enumerate(
-            zip(counts, *vars(classes).values(), strict=True)
-        )
+        ClassResult(label, of.name, samples, correct / samples, *of[1:])
+        for label, ((samples, correct), of) in pairs
         if samples
     ]

@@ -13,7 +13,7 @@ from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.processes.workers import Failure
 from fednnnn_plugin.quantities import RoundRecord, Seconds
 from fednnnn_plugin.rounds.assignment import assign
-from fednnnn_plugin.rounds.client_results import NO_CLASSES, Classes, class_results, client_results
+from fednnnn_plugin.rounds.client_results import TrainedClass, class_results, client_results
 from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors, MethodState
 from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.evaluation import Tested
@@ -52,7 +52,7 @@ class Federation:
     followers: Sequence[Follower] = ()
     widths: Widths = field(default_factory=lambda: {0: 1})  # clients in one set of kernels, at most
     vectors: ClientVectors | None = None  # those of a client method that has some
-    classes: Classes = NO_CLASSES  # that a test counts
+    classes: Sequence[TrainedClass] = ()  # that a test counts
 
     def try_out(self, start: ServerState) -> None:
         """Try each part of a round, so that what cannot work ends the run before the first round.
