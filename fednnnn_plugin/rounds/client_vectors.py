@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, zip_longest
 
 import torch
 from torch import Tensor
@@ -189,8 +190,6 @@ class ClientVectors:
         return matrices
 
 
-def _side_by_side(assignment: Sequence[Sequence[Group]]) -> Iterator[list[int | None]]:
+def _side_by_side(assignment: Sequence[Sequence[Group]]) -> Iterator[tuple[int | None, ...]]:
     """Yield the first client of each rank, the second of each, and so on; None where it ends."""
-    of_ranks = [[client for group in groups for client in group] for groups in assignment]
-    for place in range(max(map(len, of_ranks), default=0)):
-        yield [of[place] if place < len(of) else None for of in of_ranks]
+    return zip_longest(*map(chain.from_iterable, assignment))
