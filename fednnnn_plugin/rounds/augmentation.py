@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -29,7 +30,9 @@ class Augmentation:
     def __init__(self, transform: Transform, seed: int) -> None:
         self._transform, self._seed = transform, seed
         self._by_image = type(transform).__module__.startswith("torchvision.transforms")
-        self._draws = "generator" in _parameters(transform)
+        self._draws = False
+        with suppress(TypeError, ValueError):  # some that are written in C
+            self._draws = "generator" in inspect.signature(transform).parameters
 
     def __call__(self, inputs: Tensor, round_number: int, client: int, step: int) -> Tensor:
         """Return the inputs of a step transformed, of the same shape and dtype.
@@ -54,11 +57,3 @@ class Augmentation:
         raise UserError(
             TRANSFORM, f"gives {form} for {kind_of(given)}", "must keep shape and dtype"
         )
-
-
-def _parameters(transform: object) -> tuple[str, ...]:
-    """Return the names of a function's parameters, as far as they are known."""
-    try:
-        return tuple(inspect.signature(transform).parameters)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return ()
