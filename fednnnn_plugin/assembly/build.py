@@ -26,6 +26,7 @@ from fednnnn_plugin.rounds.client_results import TrainedClass, classes_of
 from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors
 from fednnnn_plugin.rounds.evaluation import batch_to_test
 from fednnnn_plugin.rounds.groups import MEMORY, Widths, kept_widths, room_on, widest_group
+from fednnnn_plugin.rounds.method_calls import MethodCalls
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.client_files import ClientFiles
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
@@ -75,9 +76,8 @@ def build_federation(
     if method.has_vectors:
         kept_in = ClientFiles(files.clients, files.check_held)
         steps, forks = client_steps(data, sgd), executor.workers.kind == "processes"
-        vectors = ClientVectors(
-            *(method, sgd, steps, start.served, ranks, kept_in, seed), read_ahead=forks
-        )
+        calls = MethodCalls(method, sgd, seed, start.served.vector)
+        vectors = ClientVectors(calls, steps, ranks, kept_in, read_ahead=forks)
     federation = Federation(
         schedule(recipe, data, ranks.size if room else 1, inputs.functions),
         *(server, executor, ranks, () if ranks.rank else followers, widths, vectors),

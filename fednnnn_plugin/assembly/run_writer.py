@@ -112,7 +112,7 @@ class RunWriter:
         if vectors := self._federation.vectors:
             saved = map(round_of, checkpoints_in(self._folder.checkpoints))
             done = self.train_state.round
-            vectors.prune([number for number in {*saved, done} if number <= done])
+            vectors.files.prune([number for number in {*saved, done} if number <= done])
 
     def save(self) -> None:
         """Write the last round's checkpoint and evaluation model, if they are not there."""
@@ -145,7 +145,7 @@ class RunWriter:
         content = safetensors.torch.save(evaluation | tied, self._metadata)
         write_atomically(self._folder.model, content)
         if federation.vectors:
-            federation.vectors.sync()
+            federation.vectors.files.sync()
         state = federation.server.state_dict(train_state.server) | train_state.method.state_dict()
         self._checkpoints.save(state, train_state.round)
         self._write_summary()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import chain, zip_longest
 
 import torch
@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fednnnn_plugin.client.correction import Correction
 from fednnnn_plugin.client.group_sgd import Group
-from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.client.method import ClientMethod, Vectors
+from fednnnn_plugin.client.method import Vectors
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.rounds.method_calls import MethodCalls, Uploaded
 from fednnnn_plugin.run_folder.client_files import ClientFiles, Place
@@ -53,6 +52,7 @@ class MethodState:
 NO_STATE = MethodState()
 
 
+@dataclass(eq=False)
 class ClientVectors:
     """Carries a method's vectors through the rounds; rank 0 has the files.
 
@@ -61,23 +61,15 @@ class ClientVectors:
     training: processes that are forked for it then have what this one has.
     """
 
-    def __init__(
-        self,
-        method: ClientMethod,
-        sgd: LocalSGD,
-        steps: Sequence[int],
-        served: ModelState,
-        ranks: Ranks,
-        files: ClientFiles,
-        seed: int,
-        *,
-        read_ahead: bool,
-    ) -> None:
-        self._method, self._ranks, self._files = method, ranks, files
-        self._read_ahead = read_ahead
-        self.sync, self.prune = files.sync, files.prune
-        self._calls = MethodCalls(method, sgd, seed, served.vector)
-        self._steps = steps
+    calls: MethodCalls
+    steps: Sequence[int]  # of each client in a round
+    ranks: Ranks
+    files: ClientFiles
+    _: KW_ONLY
+    read_ahead: bool
+
+    def __post_init__(self) -> None:
+        self._method = self.calls.method
         self._index: Mapping[int, Place] = {}
         self._assignment: Sequence[Sequence[Group]] = ()
         self._handed: dict[int, Vectors] = {}  # what clients had kept that train here
@@ -88,7 +80,7 @@ class ClientVectors:
     @property
     def returns(self) -> dict[str, int]:
         """The lengths, by names, of what clients return beside their models."""
-        return {name: self._calls.length(name) for name in self._method.returns}
+        return {name: self.calls.length(name) for name in self._method.returns}
 
     @property
     def measured(self) -> Measured:
@@ -97,15 +89,11 @@ class ClientVectors:
 
     def start(self) -> MethodState:
         """Return the state before round 1."""
-        return MethodState(self._calls.zeros(self._method.sends))
+        return MethodState(self.calls.zeros(self._method.sends))
 
     def check(self, named: Mapping[str, Tensor]) -> None:
         """Raise ``OSError`` or ``ValueError`` where a file of a checkpoint is damaged."""
-        self._files.check(MethodState.taken_from(dict(named)).kept)
-
-    def try_method(self) -> None:
-        """Call the method on zeros: what is wrong with it ends the run before the first round."""
-        self._calls.try_all()
+        self.files.check(MethodState.taken_from(dict(named)).kept)
 
     def begin(
         self,
@@ -118,17 +106,17 @@ class ClientVectors:
         """Have what a round's clients need, on every rank; ``weights`` are their ``a_k``."""
         self._assignment = assignment if self._method.keeps else ()
         self._handed, self._held, self._new, self._placed = {}, {}, {}, {}
-        calls, rank = self._calls, self._ranks.rank
+        calls, rank = self.calls, self.ranks.rank
         calls.number, calls.served = number, served.vector
-        taken = (weight * self._steps[client] for client, weight in weights.items())
+        taken = (weight * self.steps[client] for client, weight in weights.items())
         calls.mean_steps = math.fsum(taken) / math.fsum(weights.values())
         if rank == 0:
             calls.sent, self._index = dict(state.sent), state.kept
-        self._ranks.broadcast([*calls.sent.values()])
+        self.ranks.broadcast([*calls.sent.values()])
         for clients in _side_by_side(self._assignment):
-            first = clients[0] if self._read_ahead else None
+            first = clients[0] if self.read_ahead else None
             parts = [] if rank else [*map(self._read, [first, *clients[1:]])]
-            client, own = clients[rank], self._ranks.scatter(parts)
+            client, own = clients[rank], self.ranks.scatter(parts)
             if client is not None and own is not None:
                 self._handed[client] = own
 
@@ -137,15 +125,15 @@ class ClientVectors:
         if not (self._method.corrects or self._method.has_gradient):
             return None
         kept = self._held[group] = self._kept_of(group)
-        return self._calls.correction(kept, len(group))
+        return self.calls.correction(kept, len(group))
 
     def finish(self, group: Group, update: Tensor, weights: Sequence[float]) -> Uploaded:
         """Return what a group's clients upload, return and, if they are accepted, keep."""
-        steps = [self._steps[client] for client in group]
+        steps = [self.steps[client] for client in group]
         kept = self._held.pop(group, None) or self._kept_of(group)
         for client in group:
             self._handed.pop(client, None)
-        sent = self._calls.upload(group[0], update, steps, weights, kept)
+        sent = self.calls.upload(group[0], update, steps, weights, kept)
         return sent._replace(kept={name: to_host(matrix) for name, matrix in sent.kept.items()})
 
     def keep(self, group: Group, accepted: Sequence[bool], kept: Vectors) -> None:
@@ -153,33 +141,33 @@ class ClientVectors:
         for row, client in enumerate(group):
             if self._method.keeps and accepted[row]:
                 own = {name: matrix[row].clone() for name, matrix in kept.items()}
-                if self._ranks.rank == 0:
-                    self._placed[client] = self._files.write(client, self._calls.number, own)
+                if self.ranks.rank == 0:
+                    self._placed[client] = self.files.write(client, self.calls.number, own)
                 else:
                     self._new[client] = own
 
     def collect(self) -> None:
         """Bring what the ranks' clients keep to rank 0."""
         for clients in _side_by_side(self._assignment):
-            own = clients[self._ranks.rank]
+            own = clients[self.ranks.rank]
             new = None if own is None else self._new.get(own)
-            for client, kept in zip(clients, self._ranks.gather(new), strict=False):
+            for client, kept in zip(clients, self.ranks.gather(new), strict=False):
                 if client is not None and kept:
-                    self._placed[client] = self._files.write(client, self._calls.number, kept)
+                    self._placed[client] = self.files.write(client, self.calls.number, kept)
 
     def finish_round(self, state: MethodState, returned: Vectors, clients: int) -> MethodState:
         """Return the state after a round, of so many clients, on rank 0."""
-        sent = self._calls.finish_round(returned, clients / len(self._steps))
+        sent = self.calls.finish_round(returned, clients / len(self.steps))
         return MethodState(sent, {**state.kept, **self._placed})
 
     def _read(self, client: int | None) -> Vectors | None:
         if client is None or client not in self._index:
             return None
-        return self._files.read(client, self._index[client])
+        return self.files.read(client, self._index[client])
 
     def _kept_of(self, group: Group) -> Vectors:
         found = [self._handed.get(client) or self._read(client) for client in group]
-        calls, device = self._calls, self._calls.like.device
+        calls, device = self.calls, self.calls.like.device
         matrices = {}
         for name in self._method.keeps:
             rows = torch.zeros(len(group), calls.length(name), dtype=calls.like.dtype)

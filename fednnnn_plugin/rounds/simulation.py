@@ -65,7 +65,7 @@ class Federation:
         """
         first, vectors = self.schedule.draw(1)[0], self.vectors
         if vectors:
-            vectors.try_method()
+            vectors.calls.try_all()
         with _trial(f"the first step of client {first}"):
             if not self.schedule.max_client_failures:
                 self.executor.try_training(start.served, first)
