@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -32,6 +33,7 @@ class _Left(NamedTuple):
     measured: Measured
 
 
+@dataclass(eq=False)
 class GroupAdder:
     """Adds a round's groups to the sum of this rank, in the order in which their training ends.
 
@@ -40,21 +42,16 @@ class GroupAdder:
     CPU computes nothing meanwhile: there each is added at once, and takes no memory any more.
     """
 
-    def __init__(
-        self,
-        number: int,
-        served: ModelState,
-        total: ClientSum,
-        clock: Clock,
-        schedule: Schedule,
-        vectors: ClientVectors | None,
-        followers: Sequence[Follower],
-        clients: int,
-    ) -> None:
-        self._number, self._served, self._total, self._clock = number, served, total, clock
-        self._schedule, self._vectors, self._followers = schedule, vectors, followers
-        self._clients, self._done = clients, 0
-        self._left: _Left | None = None
+    number: int
+    served: ModelState
+    total: ClientSum
+    clock: Clock
+    schedule: Schedule
+    vectors: ClientVectors | None
+    followers: Sequence[Follower]
+    clients: int  # of this rank
+    _done: int = field(default=0, init=False)
+    _left: _Left | None = field(default=None, init=False)
 
     def add(self, group: Group, trained: ModelState | Exception) -> None:
         """Measure what a group trained, or count it as failed; add the group before.
@@ -63,7 +60,7 @@ class GroupAdder:
             GroupTooWide: the memory of a GPU ended at a group of several.
             RunError: more clients failed than may.
         """
-        self._clock.mark("train")
+        self.clock.mark("train")
         self._add_left()
         if isinstance(trained, Exception):
             if isinstance(trained.__cause__, RunError):  # what it had kept is lost: not its failure
@@ -72,50 +69,50 @@ class GroupAdder:
             self._progress(group)
         else:
             self._left = _within_memory(group, partial(self._measure, group, trained))
-            if not is_asynchronous(self._total.device):
+            if not is_asynchronous(self.total.device):
                 self._add_left()
-        self._clock.mark("aggregate")
+        self.clock.mark("aggregate")
 
     def finish(self) -> None:
         """Add the last group; see :meth:`add`."""
-        self._clock.mark("train")
+        self.clock.mark("train")
         self._add_left()
-        self._clock.mark("aggregate")
+        self.clock.mark("aggregate")
 
     def _measure(self, group: Group, trained: ModelState) -> _Left:
-        weights = [self._schedule.weight(client) for client in group]
-        sent = Uploaded(trained.vector - self._served.vector, weights, {}, {})
-        if self._vectors:
-            sent = self._vectors.finish(group, sent.update, weights)
+        weights = [self.schedule.weight(client) for client in group]
+        sent = Uploaded(trained.vector - self.served.vector, weights, {}, {})
+        if self.vectors:
+            sent = self.vectors.finish(group, sent.update, weights)
         changed = ModelState(sent.update, trained.buffers)
-        return _Left(group, sent, self._total.measure(changed, sent.returned))
+        return _Left(group, sent, self.total.measure(changed, sent.returned))
 
     def _add_left(self) -> None:
         left, self._left = self._left, None
         if left is None:
             return
         group, sent, measured = left
-        names = [f"round {self._number}: client {client}" for client in group]
-        add = partial(self._total.add_measured, measured, sent.weights, names, group)
+        names = [f"round {self.number}: client {client}" for client in group]
+        add = partial(self.total.add_measured, measured, sent.weights, names, group)
         added = _within_memory(group, add)
-        if self._vectors:
-            self._vectors.keep(group, added, sent.kept)
+        if self.vectors:
+            self.vectors.keep(group, added, sent.kept)
         self._progress(group)
 
     def _progress(self, group: Group) -> None:
         self._done += len(group)
-        for follower in self._followers:
-            follower.client_done(self._number, self._done, self._clients)
+        for follower in self.followers:
+            follower.client_done(self.number, self._done, self.clients)
 
     def _count_failures(self, group: Group, error: Exception) -> None:
         """Count a group's clients as failed; raise where those are too many."""
         said = " ".join(str(error).split())
         why = _PLACE.sub("", said)  # a record is alike on all machines, and has no path of one
         for client in group:
-            self._total.fail(client, why)
-            _log.warning("round %d: client %d failed: %s", self._number, client, said)
+            self.total.fail(client, why)
+            _log.warning("round %d: client %d failed: %s", self.number, client, said)
         reason = f"client {group[0]} failed ({said}): "
-        refuse_failures(self._schedule, self._number, self._total.seen.failed, reason, error)
+        refuse_failures(self.schedule, self.number, self.total.seen.failed, reason, error)
 
 
 def refuse_failures(
