@@ -73,6 +73,7 @@ def _in_batches(order: Tensor, batch_size: int) -> Tensor:
     return F.pad(order, (0, steps * batch_size - len(order)), value=_PAD).view(steps, batch_size)
 
 
+@dataclass(eq=False)
 class GroupSGD:
     """:class:`LocalSGD` on clients side by side, the rows of one matrix ``[m, d]``.
 
@@ -87,20 +88,17 @@ class GroupSGD:
     model that draws.
     """
 
-    def __init__(
-        self,
-        sgd: LocalSGD,
-        model: nn.Module,
-        inputs: Tensor,
-        labels: Tensor,
-        normalisation: Callable[[Tensor], Tensor] | None = None,
-        graphs: StepGraphs | None = None,
-        augment: Augment | None = None,
-    ) -> None:
-        self._sgd, self._inputs, self._labels = sgd, inputs, labels
-        self._normalisation, self._graphs, self._augment = normalisation, graphs, augment
-        self._model = copy.deepcopy(model).train()
-        self._layout = layout_of(model)
+    sgd: LocalSGD
+    model: nn.Module
+    inputs: Tensor
+    labels: Tensor
+    normalisation: Callable[[Tensor], Tensor] | None = None
+    graphs: StepGraphs | None = None
+    augment: Augment | None = None
+
+    def __post_init__(self) -> None:
+        self._model = copy.deepcopy(self.model).train()
+        self._layout = layout_of(self.model)
         self._memory: _Memory | None = None
 
     def stage(self, orders: Sequence[Sequence[Tensor]]) -> Staged:
@@ -109,10 +107,10 @@ class GroupSGD:
         ``orders`` are for each client, the largest first, for each epoch the positions of its
         inputs in the order of training, int64 on the CPU.
         """
-        device, longest = self._labels.device, len(orders[0][0])
-        batch_size = min(self._sgd.batch_of(longest), longest)
+        device, longest = self.labels.device, len(orders[0][0])
+        batch_size = min(self.sgd.batch_of(longest), longest)
         batches = [[_in_batches(order, batch_size) for order in own] for own in orders]
-        if not self._sgd.has_whole_epochs:  # each client has its own number of passes
+        if not self.sgd.has_whole_epochs:  # each client has its own number of passes
             batches = [[torch.cat(own)] for own in batches]
         passes = [
             pad_sequence(list(each), padding_value=_PAD) for each in zip(*batches, strict=True)
@@ -120,7 +118,7 @@ class GroupSGD:
         positions = torch.cat(passes)
         counts = positions != _PAD
         lengths = counts.sum(2)
-        shares = counts.to(self._sgd.dtype) / lengths.clamp(min=1).unsqueeze(2)
+        shares = counts.to(self.sgd.dtype) / lengths.clamp(min=1).unsqueeze(2)
         positions = positions.clamp(min=0)
         return Staged(lengths.tolist(), to_device(positions, device), to_device(shares, device))
 
@@ -142,7 +140,7 @@ class GroupSGD:
         """
         # What the steps need is staged first: a GPU need not wait for the host again.
         staged = orders if isinstance(orders, Staged) else self.stage(orders)
-        sgd, device = self._sgd.in_round(round_number), self._labels.device
+        sgd, device = self.sgd.in_round(round_number), self.labels.device
         _, clients, batch_size = staged.positions.shape
         memory = self._memory_for(clients, batch_size, start)
         models = memory.models.first(clients)
@@ -150,8 +148,8 @@ class GroupSGD:
             tensor.copy_(initial)
         memory.anchor.copy_(sgd.anchor(start.vector))
         generators = [Generator(device).manual_seed(seed) for seed in seeds]
-        plain = correction is None and not seeds and not self._augment
-        graphs = self._graphs if plain and sgd is self._sgd else None
+        plain = correction is None and not seeds and not self.augment
+        graphs = self.graphs if plain and sgd is self.sgd else None
         counts = [0] * clients  # each one's steps so far
         made = None  # steps of each client so far, [m, 1]
         if correction and correction.gradient:
@@ -171,7 +169,7 @@ class GroupSGD:
             )
             number = None if made is None else made[:rows].clone()
             inputs = None
-            if self._augment:
+            if self.augment:
                 inputs = self._augmented(positions, lengths, group, round_number, counts)
             step = partial(self._step, sgd, memory, form, together, correction, number, inputs)
             if graphs:
@@ -191,19 +189,19 @@ class GroupSGD:
         counts: list[int],
     ) -> Tensor:
         """Return the inputs of a step, each client's own samples augmented as for it alone."""
-        assert self._augment is not None
-        inputs = self._inputs[positions[: len(lengths), : max(lengths)]]
+        assert self.augment is not None
+        inputs = self.inputs[positions[: len(lengths), : max(lengths)]]
         for row, length in enumerate(lengths):
             own = inputs[row, :length]
-            inputs[row, :length] = self._augment(own, round_number, group[row], counts[row])
+            inputs[row, :length] = self.augment(own, round_number, group[row], counts[row])
             counts[row] += 1
         return inputs
 
     def give_back_memory(self) -> None:
         """Let go of the widest group's memory, and of the graphs that are of it."""
         self._memory = None
-        if self._graphs:
-            self._graphs.clear()
+        if self.graphs:
+            self.graphs.clear()
 
     def _memory_for(self, clients: int, samples: int, start: ModelState) -> _Memory:
         """Return memory for at least so many clients, each with a batch of so many samples."""
@@ -239,9 +237,9 @@ class GroupSGD:
         """
         models = memory.models.first(form.rows)
         batch = memory.positions[: form.rows, : form.samples]
-        labels, inputs = self._labels[batch], self._inputs[batch] if inputs is None else inputs
-        if self._normalisation:
-            inputs = self._normalisation(inputs)
+        labels, inputs = self.labels[batch], self.inputs[batch] if inputs is None else inputs
+        if self.normalisation:
+            inputs = self.normalisation(inputs)
         if inputs.is_floating_point():
             inputs = inputs.to(sgd.dtype)
         shares = memory.shares[: form.rows, : form.samples]
@@ -270,7 +268,7 @@ class GroupSGD:
         """Return each sample's loss, ``[n, m]``, of outputs ``[n, m·c]`` and labels ``[m, n]``."""
         m, n = labels.shape[:2]
         rows = outputs.unflatten(1, (m, -1)).flatten(0, 1)
-        targets, loss = labels.transpose(0, 1).flatten(0, 1), self._sgd.loss
+        targets, loss = labels.transpose(0, 1).flatten(0, 1), self.sgd.loss
         if loss is CROSS_ENTROPY:
             return F.cross_entropy(rows, targets, reduction="none").view(n, m)
         of_one = vmap(lambda row, target: loss(row.unsqueeze(0), target.unsqueeze(0)))
