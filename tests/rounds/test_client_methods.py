@@ -14,7 +14,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.processes.ranks import Ranks
+from fednnnn_plugin.rounds.client_vectors import ClientVectors, MethodState
+from fednnnn_plugin.rounds.method_calls import MethodCalls
 from fednnnn_plugin.run_folder.client_files import ClientFiles, Place
+from fednnnn_plugin.server.layout import ModelState
 
 from ..tiny import CELL, NET, TEST, Content, Start, X, Y, follower
 
@@ -178,6 +183,23 @@ class Counted(fp.ClientMethod):
         if self.late and sent["steps"].any():
             raise ValueError("late")
         return torch.zeros(1, 6058)  # for each parameter
+
+
+class Late(fp.ClientMethod):
+    """Sends what is not in the order of the alphabet."""
+
+    sends = ("late", "early")
+
+
+def test_what_a_checkpoint_had_is_broadcast_in_the_order_of_all_ranks(tmp_path: Path) -> None:
+    """A checkpoint's names are sorted; other ranks have the method's order."""
+    ranks, seen = Ranks(), list[list[float]]()
+    ranks.broadcast = lambda sent: seen.append([x[0].item() for x in sent])
+    calls = MethodCalls(Late(), LocalSGD(1, 5, 0.1), 0, torch.zeros(2))
+    vectors = ClientVectors(calls, [1], ranks, ClientFiles(tmp_path), read_ahead=False)
+    state = MethodState({"early": torch.ones(2), "late": torch.full((2,), 2.0)})
+    vectors.begin(3, state, [[(0,)]], ModelState(torch.zeros(2), {}), {0: 1.0})
+    assert seen == [[2.0, 1.0]]
 
 
 class Wide(fp.ClientMethod):
