@@ -182,12 +182,9 @@ class Executor:
         """Test a model as the user does."""
         own_test = self._test
         assert not isinstance(own_test, Batches)
-
-        def test(_: Step) -> Evaluation:
-            return own_test(round_number, state)
-
-        evaluation: Evaluation = all_of(self._tests, [test])[0]
-        return evaluation
+        found: Evaluation
+        [found] = all_of(self._tests, [lambda _: own_test(round_number, state)])
+        return found
 
     def try_test(self, state: ModelState) -> None:
         """Test a model on the first batch alone, which is as large as memory is to allow.

@@ -59,8 +59,7 @@ def test_spread_worked_by_hand() -> None:
 def test_each_client_keeps_a_share_of_each_class_apart() -> None:
     """Of 8 and 4 samples of two classes a quarter is 2 and 1; of 3 one; one alone is trained on."""
     labels = torch.tensor([0] * 8 + [1] * 4 + [0] * 3 + [1])
-    clients = tuple(torch.randperm(12)), torch.tensor([14, 12, 13]), torch.tensor([15])
-    clients = torch.tensor(clients[0]), *clients[1:]
+    clients = torch.randperm(12), torch.tensor([14, 12, 13]), torch.tensor([15])
     left, held = hold_out_of_each(labels, clients, 0.25, seed=3)
     assert [labels[own].bincount(minlength=2).tolist() for own in held] == [[2, 1], [1, 0], [0, 0]]
     for before, *parts in zip(clients, left, held, strict=True):
