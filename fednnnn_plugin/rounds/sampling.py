@@ -134,31 +134,21 @@ def _checked(given: Any, where: str, num_clients: int, cohort_size: int | None) 
 
     An iterable without an end is read only as far as needed.
     """
+    many = "" if cohort_size is None else f"{cohort_size} "
+    must = f"must be {many}different clients, whole numbers of 0 to {num_clients - 1}"
     listed = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
-    clients: list[Any] = []
-    wrong = "" if isinstance(listed, Iterable) else shown(listed)
-    if not wrong:
-        first = islice(listed, (num_clients if cohort_size is None else cohort_size) + 1)
-        clients = [each.item() if isinstance(each, Tensor | np.generic) else each for each in first]
-        wrong = _wrong(clients, num_clients, len(clients) if cohort_size is None else cohort_size)
-    if wrong:
-        many = "" if cohort_size is None else f"{cohort_size} "
-        raise UserError(
-            where,
-            wrong,
-            f"must be {many}different clients, whole numbers of 0 to {num_clients - 1}",
-        )
-    return clients
-
-
-def _wrong(clients: list[Any], num_clients: int, cohort_size: int) -> str:
-    """Say what is wrong with the clients of a cohort, if anything is."""
-    seen: set[int] = set()
-    for client in clients:
+    if not isinstance(listed, Iterable):
+        raise UserError(where, shown(listed), must)
+    most = num_clients if cohort_size is None else cohort_size
+    clients = dict[int, None]()
+    for each in islice(listed, most + 1):
+        client = each.item() if isinstance(each, Tensor | np.generic) else each
         if type(client) is not int or not 0 <= client < num_clients:
-            return f"client {shown(client)}"
-        if client in seen:
-            return f"client {client} twice"
-        seen.add(client)
-    more = "more than " * (len(clients) > cohort_size)
-    return "" if len(clients) == cohort_size else f"{more}{min(len(clients), cohort_size)} clients"
+            raise UserError(where, f"client {shown(client)}", must)
+        if client in clients:
+            raise UserError(where, f"client {client} twice", must)
+        clients[client] = None
+    if cohort_size not in (None, len(clients)):
+        more = "more than " * (len(clients) > most)
+        raise UserError(where, f"{more}{min(len(clients), most)} clients", must)
+    return [*clients]
