@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fednnnn_plugin.errors import UserError, shown
 from fednnnn_plugin.seeds import isolated_generators, torch_generator
-from fednnnn_plugin.user_code import call_code, user_code
+from fednnnn_plugin.user_code import user_code
 
 SAMPLING, AVAILABILITY = "train_args.client_sampling", "train_args.client_availability"
 
@@ -44,7 +44,7 @@ def draw_cohort(
 
     where = f"{SAMPLING}: round {round_number}"
     with isolated_generators(seed, "sampler", round_number), user_code(where):
-        given = call_code(sampler, where, round_number, num_clients, cohort_size, generator)
+        given = sampler(round_number, num_clients, cohort_size, generator)
         return sorted(_checked(given, where, num_clients, cohort_size))
 
 
@@ -125,8 +125,7 @@ def available_clients(available: Available, round_number: int, num_clients: int)
     """
     where = f"{AVAILABILITY}: round {round_number}"
     with isolated_generators(0, "availability", round_number), user_code(where):
-        given = call_code(available, where, round_number)
-        return sorted(_checked(given, where, num_clients, None))
+        return sorted(_checked(available(round_number), where, num_clients, None))
 
 
 def _checked(given: Any, where: str, num_clients: int, cohort_size: int | None) -> list[int]:
