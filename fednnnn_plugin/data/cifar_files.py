@@ -20,36 +20,39 @@ class CifarFiles(NamedTuple):
     batches: tuple[str, ...]
     archive: str
 
-    def source(self, cache_dir: Path) -> Path | None:
-        """Return the folder, or else the archive, in a data folder; None where neither is."""
-        if all((cache_dir / self.folder / name).is_file() for name in self.batches):
-            return cache_dir / self.folder
-        return cache_dir / self.archive if (cache_dir / self.archive).is_file() else None
+    def missing(self, cache_dir: Path, _: str = "") -> list[str]:
+        """Return what was looked for, unless a data folder has the batches or the archive."""
+        found = self._has_batches(cache_dir) or (cache_dir / self.archive).is_file()
+        return [] if found else [f"{self.folder}/", self.archive]
 
-    def read(self, source: Path) -> Parts:
-        """Read what `source` found; an archive is unpacked where it lies, for later starts too."""
-        if source.name != self.archive:
-            return self._read_batches(source)
-        check_file(source, _MAX_BYTES, getattr(torchvision_datasets(), self.name).tgz_md5)
+    def read(self, cache_dir: Path) -> Parts:
+        """Read the batches; an archive is unpacked where it lies, for later starts too."""
+        if self._has_batches(cache_dir):
+            return self._read_batches(cache_dir)
+        archive = cache_dir / self.archive
+        check_file(archive, _MAX_BYTES, getattr(torchvision_datasets(), self.name).tgz_md5)
         extract = torchvision_datasets().utils.extract_archive
         try:
-            with arriving(source.parent) as place:
-                if self.source(source.parent) == source:  # still, as the lock is ours
-                    extract(str(source), place)
+            with arriving(cache_dir) as place:
+                if not self._has_batches(cache_dir):  # still, as the lock is ours
+                    extract(str(archive), place)
         except (OSError, NotImplementedError):  # no place, lock or room: for this start alone
             with TemporaryDirectory() as place:
-                extract(str(source), place)
-                return self._read_batches(Path(place) / self.folder)
-        return self._read_batches(source.parent / self.folder)
+                extract(str(archive), place)
+                return self._read_batches(Path(place))
+        return self._read_batches(cache_dir)
 
-    def _read_batches(self, folder: Path) -> Parts:
+    def _has_batches(self, cache_dir: Path) -> bool:
+        return all((cache_dir / self.folder / name).is_file() for name in self.batches)
+
+    def _read_batches(self, cache_dir: Path) -> Parts:
         cifar = getattr(torchvision_datasets(), self.name)
         meta = (cifar.meta["filename"], cifar.meta["md5"])
         for name, md5 in (*cifar.train_list, *cifar.test_list, meta):
-            check_file(folder / name, _MAX_BYTES, md5)
+            check_file(cache_dir / self.folder / name, _MAX_BYTES, md5)
         parts = []
         for train in (True, False):
-            part = cifar(str(folder.parent), train=train)
+            part = cifar(str(cache_dir), train=train)
             images = torch.from_numpy(part.data.transpose(0, 3, 1, 2)).contiguous()
             parts.append(Samples(images, torch.tensor(part.targets, dtype=torch.int64)))
         return Parts(*parts)

@@ -29,28 +29,26 @@ _TREES = ("CIFAR-10-images", "cifar10")
 _TREE = f"{{{','.join(_TREES)}}}/{{train,test}}/<class>/*.jpg|png"
 
 
-def _source(cache_dir: Path) -> Path | None:
-    if found := _FILES.source(cache_dir):
-        return found
+def _tree(cache_dir: Path) -> Path | None:
     trees = (cache_dir / tree for tree in _TREES)
     return next((t for t in trees if (t / "train").is_dir() or (t / "test").is_dir()), None)
 
 
 def _missing(cache_dir: Path, _: str) -> list[str]:
-    looked_for = [f"{_FILES.folder}/ (with its six batches)", _FILES.archive, _TREE]
-    return [] if _source(cache_dir) else looked_for
+    missing = _FILES.missing(cache_dir)
+    return [*missing, _TREE] if missing and not _tree(cache_dir) else []
 
 
 def _read(cache_dir: Path, _: str) -> tuple[Parts, Sequence[str]]:
-    source = _source(cache_dir)
-    assert source is not None
-    if source.name not in _TREES:
-        return _FILES.read(source), CLASSES
-    parts, classes = read_tree(source, cache_dir, where=printable(source))
+    if not _FILES.missing(cache_dir):
+        return _FILES.read(cache_dir), CLASSES
+    tree = _tree(cache_dir)
+    assert tree is not None
+    parts, classes = read_tree(tree, cache_dir, where=printable(tree))
     shape = list(parts.train.inputs.shape[1:])
     if classes != CLASSES or shape != [3, 32, 32]:
         raise UserError(
-            printable(source),
+            printable(tree),
             f"images of {shape} in {printable(', '.join(classes))}",
             f"must be of [3, 32, 32] in {', '.join(CLASSES)}",
         )

@@ -40,14 +40,8 @@ def _idx(name: str, splits: tuple[str, ...] = (), **more: Any) -> TorchvisionFil
     return TorchvisionFiles(name, missing, read, splits, **more)
 
 
-def _missing_cifar100(folder: Path, _: str) -> list[str]:
-    return [] if _CIFAR100.source(folder) else [f"{_CIFAR100.folder}/", _CIFAR100.archive]
-
-
 def _read_cifar100(folder: Path, _: str) -> tuple[Parts, Sequence[str]]:
-    source = _CIFAR100.source(folder)
-    assert source is not None
-    return _CIFAR100.read(source), [*map(str, range(100))]
+    return _CIFAR100.read(folder), [*map(str, range(100))]
 
 
 def _missing_svhn(folder: Path, _: str) -> list[str]:
@@ -68,7 +62,7 @@ _idx("MNIST", moments=_MNIST_MOMENTS).register("mnist", is_fedmls=True)
 _idx("FashionMNIST").register()
 _idx("KMNIST").register()
 _idx("EMNIST", _EMNIST_SPLITS).register()
-TorchvisionFiles("CIFAR100", _missing_cifar100, _read_cifar100).register()
+TorchvisionFiles("CIFAR100", _CIFAR100.missing, _read_cifar100).register()
 TorchvisionFiles(
     "SVHN",
     _missing_svhn,
