@@ -16,7 +16,7 @@ class TorchvisionFiles:
     """The files of torchvision's class ``name``.
 
     ``missing`` lists which a data folder lacks, and ``read`` returns their images and the classes'
-    names. Both take the split, of ``splits``, of which the first is the default; or nothing where
+    names. Both take the split, of ``splits``, of which the first is the default; it is empty where
     the class has none. Each of the ``downloads`` are the arguments of a call that downloads a part.
     ``moments`` are the mean and the standard deviation of each channel; without them those of the
     training part are computed.
@@ -25,23 +25,23 @@ class TorchvisionFiles:
     name: str
     missing: Callable[[Path, str], list[str]]
     read: Callable[[Path, str], tuple[Parts, Sequence[str]]]
-    splits: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ("",)
     downloads: tuple[Mapping[str, object], ...] = ({},)
     moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    or_put: str = "torchvision's files"
 
     def register(self, name: str = "", *, is_fedmls: bool = False) -> None:
         """Make it known by its name, or by another."""
-        arguments = ("split",) if self.splits else ()
         named_dataset(
             name or self.name,
-            has_files=lambda folder: not self.missing(folder, self._default),
-            arguments=arguments,
+            has_files=lambda folder: not self.missing(folder, self.splits[0]),
+            arguments=("split",) if self.splits[0] else (),
             is_fedmls=is_fedmls,
         )(self._load)
 
     def _load(self, spec: DataSpec) -> ImageDataset:
-        split, folder = self._split(spec.arguments), spec.data_cache_dir
+        given, folder = spec.arguments.get("split", self.splits[0]), spec.data_cache_dir
+        check_known("data_args.split", given, self.splits)
+        split = str(given)
         with data_folder(folder):
             if spec.download:
                 calls = [{"split": split}] if split else self.downloads
@@ -52,18 +52,8 @@ class TorchvisionFiles:
                 raise UserError(
                     "data_cache_dir",
                     f"{printable(folder)}: no {self.name} here: looked for {', '.join(missing)}",
-                    f"set download: true, or put {self.or_put} there",
+                    "set download: true, or put what is missing there",
                 )
             parts, classes = self.read(folder, split)
         moments = self.moments or channel_moments(parts.train.inputs)
         return ImageDataset(parts, tuple(classes), *moments)
-
-    @property
-    def _default(self) -> str:
-        return next(iter(self.splits), "")
-
-    def _split(self, given: Mapping[str, object]) -> str:
-        split = given.get("split", self._default)
-        if self.splits:
-            check_known("data_args.split", split, self.splits)
-        return str(split)

@@ -55,6 +55,4 @@ def _read(cache_dir: Path, _: str) -> tuple[Parts, Sequence[str]]:
     return parts, CLASSES
 
 
-TorchvisionFiles("CIFAR10", _missing, _read, moments=_MOMENTS, or_put="one of them").register(
-    "cifar10", is_fedmls=True
-)
+TorchvisionFiles("CIFAR10", _missing, _read, moments=_MOMENTS).register("cifar10", is_fedmls=True)

@@ -16,26 +16,21 @@ _DIGITS = tuple("0123456789")
 _EMNIST_SPLITS = ("balanced", "byclass", "bymerge", "letters", "digits", "mnist")
 _CIFAR100 = CifarFiles("CIFAR100", "cifar-100-python", ("train", "test"), "cifar-100-python.tar.gz")
 _SVHN = ("train_32x32.mat", "test_32x32.mat")
-_IDX_BYTES, _SVHN_BYTES = 600_000_000, 250_000_000  # of a file; EMNIST's largest has 547 million
+_SVHN_BYTES = 250_000_000  # of a file
 # Of MNIST's 60,000 training images; a test holds them against the files.
 _MNIST_MOMENTS = ((0.13066 * 255,), (0.30811 * 255,))
 
 
-def _idx(name: str, splits: tuple[str, ...] = (), **more: Any) -> TorchvisionFiles:
-    def names(split: str) -> tuple[str, ...]:
-        return idx_names(f"emnist-{split}-train", f"emnist-{split}-test") if split else idx_names()
-
+def _idx(name: str, splits: tuple[str, ...] = ("",), **more: Any) -> TorchvisionFiles:
     def missing(folder: Path, split: str) -> list[str]:
-        raw = f"{name}/raw"
-        return [f"{raw}/{file}" for file in missing_files(folder / raw, names(split))]
+        return missing_files(folder, idx_names(name, split))
 
     def read(folder: Path, split: str) -> tuple[Parts, Sequence[str]]:
         of = getattr(torchvision_datasets(), name)
         classes = of.classes_split_dict[split] if split else of.classes
         if name == "MNIST":
             classes = _DIGITS
-        parts = read_parts(folder / name / "raw", names(split), len(classes), _IDX_BYTES)
-        return parts, classes
+        return read_parts(folder, idx_names(name, split), len(classes)), classes
 
     return TorchvisionFiles(name, missing, read, splits, **more)
 
