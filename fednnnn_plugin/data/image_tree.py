@@ -46,11 +46,10 @@ def scan_tree(folder: Path, where: str) -> tuple[tuple[str, ...], list[list[tupl
     classes, beside = _folders(parts[0]), _folders(folder)
     hint = _renaming(folder, beside)
     if len(classes) < 2:
-        inner = folder / classes[0] if classes and not has_parts else None
-        if has_parts and classes and _folders(train / classes[0]):
-            hint = f": move what is in {printable(train / classes[0])} up into {printable(train)}"
-        if inner and _folders(inner):
+        if classes and _folders(inner := parts[0] / classes[0]):
             hint = f": give {printable(inner)}, if that is it"
+            if has_parts:
+                hint = f": move what is in {printable(inner)} up into {printable(train)}"
         raise UserError(
             where,
             f"{len(classes)} folders in {printable(parts[0])}; expected at least 2 classes as "
