@@ -6,7 +6,7 @@ from pathlib import Path
 from fednnnn_plugin.data.cifar_files import CifarFiles
 from fednnnn_plugin.data.image_tree import read_tree
 from fednnnn_plugin.data.images import Parts
-from fednnnn_plugin.data.torchvision_files import TorchvisionFiles
+from fednnnn_plugin.data.torchvision_files import torchvision_set
 from fednnnn_plugin.errors import UserError, printable
 
 #: The data set's own label order, 0 to 9.
@@ -55,4 +55,4 @@ def _read(cache_dir: Path, _: str) -> tuple[Parts, Sequence[str]]:
     return parts, CLASSES
 
 
-TorchvisionFiles("CIFAR10", _missing, _read, moments=_MOMENTS).register("cifar10", is_fedmls=True)
+torchvision_set("CIFAR10", _missing, _read, called="cifar10", moments=_MOMENTS, is_fedmls=True)

@@ -10,7 +10,7 @@ from fednnnn_plugin.data.cifar_files import CifarFiles
 from fednnnn_plugin.data.idx_files import idx_names, missing_files, read_parts
 from fednnnn_plugin.data.images import Parts, Samples
 from fednnnn_plugin.data.sources import check_file, torchvision_datasets
-from fednnnn_plugin.data.torchvision_files import TorchvisionFiles
+from fednnnn_plugin.data.torchvision_files import torchvision_set
 
 _DIGITS = tuple("0123456789")
 _EMNIST_SPLITS = ("balanced", "byclass", "bymerge", "letters", "digits", "mnist")
@@ -21,7 +21,7 @@ _SVHN_BYTES = 250_000_000  # of a file
 _MNIST_MOMENTS = ((0.13066 * 255,), (0.30811 * 255,))
 
 
-def _idx(name: str, splits: tuple[str, ...] = ("",), **more: Any) -> TorchvisionFiles:
+def _idx(name: str, splits: tuple[str, ...] = ("",), **more: Any) -> None:
     def missing(folder: Path, split: str) -> list[str]:
         return missing_files(folder, idx_names(name, split))
 
@@ -32,7 +32,7 @@ def _idx(name: str, splits: tuple[str, ...] = ("",), **more: Any) -> Torchvision
             classes = _DIGITS
         return read_parts(folder, idx_names(name, split), len(classes)), classes
 
-    return TorchvisionFiles(name, missing, read, splits, **more)
+    torchvision_set(name, missing, read, splits=splits, **more)
 
 
 def _read_cifar100(folder: Path, _: str) -> tuple[Parts, Sequence[str]]:
@@ -53,14 +53,10 @@ def _read_svhn(folder: Path, _: str) -> tuple[Parts, Sequence[str]]:
     return Parts(*parts), _DIGITS
 
 
-_idx("MNIST", moments=_MNIST_MOMENTS).register("mnist", is_fedmls=True)
-_idx("FashionMNIST").register()
-_idx("KMNIST").register()
-_idx("EMNIST", _EMNIST_SPLITS).register()
-TorchvisionFiles("CIFAR100", _CIFAR100.missing, _read_cifar100).register()
-TorchvisionFiles(
-    "SVHN",
-    _missing_svhn,
-    _read_svhn,
-    downloads=({"split": "train"}, {"split": "test"}),
-).register()
+_idx("MNIST", called="mnist", moments=_MNIST_MOMENTS, is_fedmls=True)
+_idx("FashionMNIST")
+_idx("KMNIST")
+_idx("EMNIST", _EMNIST_SPLITS)
+torchvision_set("CIFAR100", _CIFAR100.missing, _read_cifar100)
+_SVHN_DOWNLOADS = ({"split": "train"}, {"split": "test"})
+torchvision_set("SVHN", _missing_svhn, _read_svhn, downloads=_SVHN_DOWNLOADS)
