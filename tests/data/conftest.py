@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,40 +72,37 @@ def md5(content: bytes) -> str:
 
 
 @pytest.fixture
-def tiny_batches(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Six batches of 4 images each, and their names, with sums that torchvision takes for right.
+def tiny_batches() -> dict[str, bytes]:
+    """The names of the classes, and six batches of 4 images each.
 
     Image i of batch b is filled with 10 b + i, but for one green of 255.
     """
-    cifar10 = torchvision.datasets.CIFAR10
     batches = {"batches.meta": pickle.dumps({"label_names": [*"abcdefghij"]}, protocol=2)}
-    names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
-    for b, name in enumerate(names):
+    for b, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
         images = np.repeat(np.arange(4, dtype=np.uint8)[:, None] + 10 * b, 3072, axis=1)
         images[:, 1024 + 32 * 3 + 5] = 255  # green, of row 3 and column 5
         labels = [(b + i) % 10 for i in range(4)]
         batches[name] = pickle.dumps({"data": images, "labels": labels}, protocol=2)
-    sums = [[name, md5(batches[name])] for name in names]
-    monkeypatch.setattr(cifar10, "train_list", sums[:5])
-    monkeypatch.setattr(cifar10, "test_list", sums[5:])
-    monkeypatch.setattr(cifar10, "meta", cifar10.meta | {"md5": md5(batches["batches.meta"])})
     return batches
-
-
-def packed(folder: str, files: Mapping[str, bytes]) -> bytes:
-    """An archive of a folder with these files."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(f"{folder}/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 @pytest.fixture
 def tiny_archive(tiny_batches: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """The batches in an archive, with a sum that torchvision takes for right."""
-    archive = packed("cifar-10-batches-py", tiny_batches)
-    monkeypatch.setattr(torchvision.datasets.CIFAR10, "tgz_md5", md5(archive))
-    return archive
+    """The batches in an archive."""
+    return packed(torchvision.datasets.CIFAR10, tiny_batches, monkeypatch)
+
+
+def packed(of: Any, files: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """An archive of a CIFAR's files, the test batch the last; torchvision takes all for right."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"{of.base_folder}/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    (_, of_meta), *batches = [[name, md5(content)] for name, content in files.items()]
+    monkeypatch.setattr(of, "train_list", batches[:-1])
+    monkeypatch.setattr(of, "test_list", batches[-1:])
+    monkeypatch.setattr(of, "meta", of.meta | {"md5": of_meta})
+    monkeypatch.setattr(of, "tgz_md5", md5(buffer.getvalue()))
+    return buffer.getvalue()

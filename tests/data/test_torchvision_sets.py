@@ -68,12 +68,7 @@ def cifar100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         images = np.repeat(np.arange(count, dtype=np.uint8)[:, None], 3072, axis=1)
         labels = [99 - i for i in range(count)]
         files[name] = pickle.dumps({"data": images, "fine_labels": labels}, 2)
-    archive = packed("cifar-100-python", files)
-    monkeypatch.setattr(of, "train_list", [["train", md5(files["train"])]])
-    monkeypatch.setattr(of, "test_list", [["test", md5(files["test"])]])
-    monkeypatch.setattr(of, "meta", of.meta | {"md5": md5(files["meta"])})
-    monkeypatch.setattr(of, "tgz_md5", md5(archive))
-    (tmp_path / "cifar-100-python.tar.gz").write_bytes(archive)
+    (tmp_path / of.filename).write_bytes(packed(of, files, monkeypatch))
     return tmp_path
 
 
