@@ -1,22 +1,16 @@
-"""What a run says of itself: its log, of what the numbers depend on, and its summary."""
+"""What a run says of itself in its log: what the numbers depend on."""
 
 import logging
-from dataclasses import replace
 
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.natural import NATURAL
 from fednnnn_plugin.data.partition import partition_name
-from fednnnn_plugin.errors import printable
 from fednnnn_plugin.followers.progress import SHOWN
 from fednnnn_plugin.processes.devices import device_name
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.rounds.evaluation import higher_is_better
-from fednnnn_plugin.rounds.groups import width_in
-from fednnnn_plugin.rounds.simulation import Federation, TrainState
-from fednnnn_plugin.run_folder.folder import RunFolder
-from fednnnn_plugin.run_folder.provenance import commit, versions
-from fednnnn_plugin.run_folder.records import MetricsFile, Summary
+from fednnnn_plugin.rounds.simulation import Federation
+from fednnnn_plugin.run_folder.provenance import versions
 
 # What a weighting gives to clients of unequal sizes, and how to choose the other.
 _WEIGHTS = {
@@ -33,48 +27,6 @@ _OF_BASE = (
 
 _log = logging.getLogger(__name__)
 _MUCH = 10  # megabytes of a client on disk
-
-
-def summary_of(
-    recipe: Recipe,
-    files: RunFolder,
-    federation: Federation,
-    inputs: Inputs,
-    train_state: TrainState,
-    stopped: str | None,
-) -> Summary:
-    """Return the summary of a run's rounds to a state, and why it was stopped there."""
-    records, ranks = MetricsFile(files.metrics), federation.ranks
-    best, best_round, final = records.results()
-    summary = Summary(
-        recipe=printable(recipe.name),
-        seed=recipe.common_args.random_seed,
-        rounds=train_state.round,
-        best_test_acc=best,
-        best_round=best_round,
-        final_test_acc=final,
-        backend=ranks.backend,
-        ranks=ranks.size,
-        device=device_name(inputs.device),
-        client_batching=width_in(federation.widths, train_state.round),
-        wall_seconds=train_state.wall_seconds,
-        versions=versions(),
-        commit=commit(),
-        workers=federation.executor.workers.count,
-        stopped=stopped,
-    )
-    for name, metric in inputs.functions.metrics.items():  # the first one
-        higher = higher_is_better(metric)
-        best, best_round, final = records.results(name, higher_is_better=higher)
-        return replace(
-            summary,
-            metric=name,
-            best_metric=best,
-            best_metric_round=best_round,
-            final_metric=final,
-            higher_is_better=higher,
-        )
-    return summary
 
 
 def log_base(recipe: Recipe) -> None:

@@ -1,22 +1,25 @@
 """What a run's folder keeps of its rounds: records, checkpoints, evaluation model, summary."""
 
 import logging
+from dataclasses import replace
 
 import safetensors.torch
 
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.load_model import model_metadata
-from fednnnn_plugin.assembly.run_facts import summary_of
 from fednnnn_plugin.client.replica import aliases
-from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError
+from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError, printable
 from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.processes.devices import device_name
 from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.client_vectors import MethodState
-from fednnnn_plugin.rounds.groups import Widths, keep_widths
+from fednnnn_plugin.rounds.evaluation import higher_is_better
+from fednnnn_plugin.rounds.groups import Widths, keep_widths, width_in
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.checkpoint import CheckpointFolder
 from fednnnn_plugin.run_folder.folder import RunFolder, checkpoints_in, round_of
+from fednnnn_plugin.run_folder.provenance import commit, versions
 from fednnnn_plugin.run_folder.records import MetricsFile, Summary
 from fednnnn_plugin.run_folder.results import Results, ResultTables
 
@@ -128,10 +131,43 @@ class RunWriter:
         return self._summary
 
     def _write_summary(self, stopped: str | None = None) -> Summary:
-        of = self._recipe, self._folder, self._federation, self._inputs
-        self._summary = summary_of(*of, self.train_state, stopped)
+        self._summary = self._summary_of(self.train_state, stopped)
         self._summary.write(self._folder.summary)
         return self._summary
+
+    def _summary_of(self, train_state: TrainState, stopped: str | None) -> Summary:
+        """Return the summary of the rounds to a state, and why the run was stopped there."""
+        federation, inputs = self._federation, self._inputs
+        best, best_round, final = self._metrics.results()
+        summary = Summary(
+            recipe=printable(self._recipe.name),
+            seed=self._recipe.common_args.random_seed,
+            rounds=train_state.round,
+            best_test_acc=best,
+            best_round=best_round,
+            final_test_acc=final,
+            backend=federation.ranks.backend,
+            ranks=federation.ranks.size,
+            device=device_name(inputs.device),
+            client_batching=width_in(federation.widths, train_state.round),
+            wall_seconds=train_state.wall_seconds,
+            versions=versions(),
+            commit=commit(),
+            workers=federation.executor.workers.count,
+            stopped=stopped,
+        )
+        for name, metric in inputs.functions.metrics.items():  # the first one
+            higher = higher_is_better(metric)
+            best, best_round, final = self._metrics.results(name, higher_is_better=higher)
+            return replace(
+                summary,
+                metric=name,
+                best_metric=best,
+                best_metric_round=best_round,
+                final_metric=final,
+                higher_is_better=higher,
+            )
+        return summary
 
     def _save(self) -> None:
         federation, train_state = self._federation, self.train_state
