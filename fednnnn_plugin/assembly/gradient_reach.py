@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from fednnnn_plugin.client.replica import saved_tensors
 from fednnnn_plugin.errors import UserError, printable
 
 _NAMED = 3  # parameters in a message
@@ -21,18 +22,14 @@ class Form(NamedTuple):
     identity: int  # of a parameter that requires a gradient; 0 of others
 
 
-def parameter_forms(model: nn.Module) -> dict[str, Form]:
+def _forms(model: nn.Module) -> dict[str, Form]:
     """Return the forms of all parameters and persistent buffers by name."""
-    saved = model.state_dict().keys()
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    buffers = model.named_buffers(remove_duplicate=False)
-    tensors = parameters | {name: buffer for name, buffer in buffers if name in saved}
     return {
         name: Form(
             f"{tensor.dtype} of {list(tensor.shape)}, requires_grad={tensor.requires_grad}",
-            id(tensor) if tensor.requires_grad and name in parameters else 0,
+            id(tensor) if tensor.requires_grad and isinstance(tensor, nn.Parameter) else 0,
         )
-        for name, tensor in tensors.items()
+        for name, tensor in saved_tensors(model)
     }
 
 
@@ -49,14 +46,10 @@ class Reach:
     def __init__(
         self, trains: nn.Module, copied: nn.Module, given: nn.Module | None, where: str
     ) -> None:
-        self._copied, self._given, self._where = copied, given, where
-        self._trained = _names(copied)
-        self._own, self._original = _names(trains) | self._trained, _names(given)
-        self._forms, self._versions = parameter_forms(copied), _versions(given)
-
-    def check_test(self, outputs: Tensor) -> None:
-        """Refuse a pass in a test that reaches the original."""
-        self._check_original(outputs, self._where)
+        self._copied, self._where = copied, where
+        self._given = nn.Module() if given is None else given
+        self._own, self._original = _names(trains) | _names(copied), _names(self._given)
+        self._forms, self._versions = _forms(copied), _versions(self._given)
 
     def reaches(self, loss: Tensor) -> bool:
         """Tell whether a loss has a gradient for any parameter."""
@@ -71,10 +64,10 @@ class Reach:
         Returns:
             Warnings.
         """
-        check_forms(self._where, self._forms, parameter_forms(self._copied))
+        _check_forms(self._where, self._forms, _forms(self._copied))
         lasting = {id(leaf) for each in again for leaf in _leaves(each)}
         for begin, source in ((outputs, self._where), (loss, "train_args.loss")):
-            self._check_original(begin, source)
+            self.check_original(begin, source)
             for leaf in _leaves(begin):
                 foreign = id(leaf) not in self._own
                 if foreign and (isinstance(leaf, nn.Parameter) or id(leaf) in lasting):
@@ -90,7 +83,7 @@ class Reach:
             if version != self._versions[name]:
                 raise self._of_original(self._where, f"a forward pass changes {printable(name)}")
         reached = {self._own.get(id(leaf)) for leaf in _leaves(loss)}
-        trained = [name for name in self._trained.values() if self._forms[name].identity]
+        trained = [name for name, each in self._copied.named_parameters() if each.requires_grad]
         left = [name for name in trained if name not in reached]
         if len(left) == len(trained):
             raise UserError(self._where, "its loss has no gradient for any of its parameters")
@@ -101,7 +94,8 @@ class Reach:
             "stays as it is in such steps"
         ]
 
-    def _check_original(self, begin: Tensor, source: str) -> None:
+    def check_original(self, begin: Tensor, source: str) -> None:
+        """Refuse a pass that reaches the original."""
         for leaf in _leaves(begin) if self._original else ():
             if name := self._original.get(id(leaf)):
                 raise self._of_original(source, f"gradients reach {printable(name)}")
@@ -116,18 +110,17 @@ class Reach:
         )
 
 
-def _names(model: nn.Module | None) -> dict[int, str]:
-    parameters = () if model is None else model.named_parameters()
-    return {id(parameter): name for name, parameter in parameters}
+def _names(model: nn.Module) -> dict[int, str]:
+    return {id(parameter): name for name, parameter in model.named_parameters()}
 
 
-def _versions(model: nn.Module | None) -> dict[str, int]:
+def _versions(model: nn.Module) -> dict[str, int]:
     """Return what tells whether a model's tensors have been changed in place."""
-    tensors = () if model is None else (*model.named_parameters(), *model.named_buffers())
+    tensors = (*model.named_parameters(), *model.named_buffers())
     return {name: 0 if each.is_inference() else each._version for name, each in tensors}
 
 
-def check_forms(where: str, before: Mapping[str, Form], after: Mapping[str, Form]) -> None:
+def _check_forms(where: str, before: Mapping[str, Form], after: Mapping[str, Form]) -> None:
     """Refuse parameters and buffers that a pass made, removed, replaced or gave another form.
 
     No client would train the one, nor any average have the other.

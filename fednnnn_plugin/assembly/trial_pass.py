@@ -16,7 +16,7 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.rounds.batches import Batch
+from fednnnn_plugin.rounds.batches import Batch, Batches
 from fednnnn_plugin.rounds.loaders import LoaderData, PairLoader
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import exception_text, user_code
@@ -47,7 +47,7 @@ def check_model(
     if batch is None:  # what such batches are is for the first step of a client to say
         return []
     where, copied = f"model_args.model: {name}", copy.deepcopy(model)
-    inputs, labels = _staged(batch, model)
+    inputs, labels = Batches(sgd, next(model.parameters()).device).staged(batch)
     trial = _Trial(where, copied, sgd.loss, inputs, labels, data.num_classes)
     reach = Reach(model, copied, given, where)
     trains_on, tests_on = min(2, len(inputs)), 1
@@ -67,7 +67,7 @@ def check_model(
     with suppress(UserError):
         with_graph, _ = trial.passed(tests_on, training=False, graph=True)
     if with_graph is not None:
-        reach.check_test(with_graph)
+        reach.check_original(with_graph, where)
     return warnings + outputs_warnings(sgd.loss, outputs, labels, data.num_classes, scorers)
 
 
@@ -115,14 +115,6 @@ def samples_of(data: FederatedData | LoaderData) -> Batch | None:
                 if len(inputs) and isinstance(inputs, Tensor) and isinstance(labels, Tensor):
                     return inputs[:_MANY].clone(), labels[:_MANY].clone()
     return None
-
-
-def _staged(batch: Batch, model: nn.Module) -> Batch:
-    inputs, labels = batch
-    like = next(model.parameters(), inputs)
-    kind = like.dtype if labels.is_floating_point() else torch.int64
-    inputs = inputs.to(like.device, like.dtype if inputs.is_floating_point() else inputs.dtype)
-    return inputs, labels.to(like.device, kind)
 
 
 def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.server.layout import Layout, ModelState
 
 
-def _saved(model: nn.Module) -> list[tuple[str, Tensor]]:
+def saved_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     """Return the live parameters and persistent buffers, tied ones by each of their names."""
     parameters = model.named_parameters(remove_duplicate=False)
     buffers = model.named_buffers(remove_duplicate=False)
@@ -18,7 +18,7 @@ def _saved(model: nn.Module) -> list[tuple[str, Tensor]]:
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the live parameters and persistent buffers, tied ones once."""
     further = aliases(model)
-    return {name: tensor.detach() for name, tensor in _saved(model) if name not in further}
+    return {name: tensor.detach() for name, tensor in saved_tensors(model) if name not in further}
 
 
 def layout_of(model: nn.Module) -> Layout:
@@ -32,7 +32,7 @@ def aliases(model: nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     return {
         name: first[id(tensor)]
-        for name, tensor in _saved(model)
+        for name, tensor in saved_tensors(model)
         if first.setdefault(id(tensor), name) != name
     }
 
