@@ -73,8 +73,6 @@ _KEYS = {
     "learning_rate_schedule": SCHEDULE,
     "stop": STOP,
 }
-# Objects of these are settings, as a recipe has them.
-_SETTINGS = (SCHEDULE, STOP)
 
 
 def names_and_objects(given: Objects) -> tuple[list[str], dict[str, object]]:
@@ -84,13 +82,15 @@ def names_and_objects(given: Objects) -> tuple[list[str], dict[str, object]]:
     things = {_KEYS[name]: thing for name, thing in given.items() if thing is not None}
     if not isinstance(metrics := things.get(METRICS, []), Sequence):
         things[METRICS] = [metrics]
-    named = {key: x for key, x in things.items() if isinstance(x, str | os.PathLike)}
-    settings = named | {key: x for key, x in things.items() if _is_setting(key, x)}
+    settings = {key: x for key, x in things.items() if _is_setting(key, x)}
     return as_options(settings), {k: x for k, x in things.items() if k not in settings}
 
 
 def _is_setting(key: str, thing: object) -> bool:
-    return key in _SETTINGS and (isinstance(thing, Mapping) or not callable(thing))
+    """Tell whether a thing is a name, or what a recipe has itself."""
+    if isinstance(thing, str | os.PathLike):
+        return True
+    return key in (SCHEDULE, STOP) and (isinstance(thing, Mapping) or not callable(thing))
 
 
 def object_names(key: str, thing: object) -> str | list[str]:
