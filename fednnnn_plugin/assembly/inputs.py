@@ -1,6 +1,6 @@
 """What a recipe's run is of: its data and model, or the objects that a program gave for them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -120,14 +120,13 @@ def _rule_digests(rule: Rule) -> dict[str, str]:
 
 def _data_digests(data: FederatedData) -> Fingerprint:
     """Return the digests of a data set's tensors and split, but for those that a user gave."""
-    tensors = {name: value for name, value in vars(data).items() if isinstance(value, Tensor)}
-    clients = ((str(client), held) for client, held in enumerate(data.client_indices))
     found = {}
     if "data" not in data.fingerprint:
+        tensors = {name: value for name, value in vars(data).items() if isinstance(value, Tensor)}
         found["tensors"] = tensors_digest(tensors.items())
-    if "split" not in data.fingerprint:
-        found["client_indices"] = tensors_digest(clients)
-        if data.client_test_indices:
-            tests = ((str(client), held) for client, held in enumerate(data.client_test_indices))
-            found["client_test_indices"] = tensors_digest(tests)
+    for name in ("client_indices", "client_test_indices"):
+        positions: Sequence[Tensor] = getattr(data, name)
+        if positions and "split" not in data.fingerprint:
+            clients = ((str(client), held) for client, held in enumerate(positions))
+            found[name] = tensors_digest(clients)
     return {"data_set": found} if found else {}
