@@ -15,9 +15,8 @@ from fednnnn_plugin.client.rate_schedule import (
 )
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.recipe.mappings import SCHEDULES
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import call_code, user_code
+from fednnnn_plugin.user_code import user_code
 
 SCHEDULE = "train_args.learning_rate_schedule"
 _LEAST, _MOST = 2.0**-126, 3.4e38  # as a recipe's learning_rate
@@ -48,18 +47,15 @@ def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rat
     warm = warm_up_rates(rate, warmup)[: train.comm_round]
     left, where = train.comm_round - len(warm), f"{SCHEDULE}: {printable(name)}"
     make = own or TORCH_SCHEDULES.get(name)
-    if name in SCHEDULES:
-        factors = schedule_factors(name, settings)
-        found = [rate * factors(number) for number in range(1, left + 1)]
-    else:
-        with user_code(where), isolated_generators(recipe.common_args.random_seed, "schedule"):
-            if make is not None and _is_scheduler(make):
-                found = torch_rates(functools.partial(make, **settings), rate, left)
-            else:
-                found = [
-                    rate * _number(call_code(own, where, number), f"{where}: round {number}")
-                    for number in range(1, left + 1)
-                ]
+    with user_code(where), isolated_generators(recipe.common_args.random_seed, "schedule"):
+        if make is not None and _is_scheduler(make):
+            found = torch_rates(functools.partial(make, **settings), rate, left)
+        else:
+            factors: Callable[[int], Any] = make or schedule_factors(name, settings)
+            found = [
+                rate * _number(factors(number), f"{where}: round {number}")
+                for number in range(1, left + 1)
+            ]
     rates = (*warm, *found)
     for number, each in enumerate(rates, start=1):
         _check_rate(each, number, where)
