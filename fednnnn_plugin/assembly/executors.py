@@ -1,7 +1,8 @@
 """Which executor trains a run's clients: on threads, on forks, in groups, or a custom trainer."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -105,51 +106,44 @@ def make_executor(
         by_it = partial(train_by, trainer)
         return Executor(model, by_it, own_test, workers=workers, seed=seed, in_steps=False)
     own_seed = None if inputs.are_ours else seed
-    executor = partial(
-        Executor,
+    augmentation = Augmentation(functions.transform, seed) if functions.transform else None
+    of_both: dict[str, Any] = {"any_order": any_order, "augmentation": augmentation}
+    batches = (
+        TensorBatches(data, sgd, device, seed=seed, test_batch=test_batch, **of_both)
+        if isinstance(data, FederatedData)
+        else LoaderBatches(data, sgd, device, **of_both)
+    )
+    training: Training = partial(train_alone, sgd, batches)
+    give_back: Callable[[], None] | None = None
+    if most > 1:
+        assert isinstance(batches, TensorBatches)
+        workers = Threads(device=device)  # groups train in one memory, one after another
+        on_gpu = device.type == "cuda"
+        if TRAINING == "slots":
+
+            def stage(positions: Tensor) -> Batch:
+                return batches.staged((batches.images[positions], batches.labels[positions]))
+
+            slots = Slots(sgd, model, stage, CudaStreams(device) if on_gpu else Streams())
+            training = partial(train_in_slots, slots, batches, own_seed)
+            give_back = slots.give_back_memory
+        else:
+            graphs = StepGraphs(partial(CudaCapture, torch.cuda.Stream(device))) if on_gpu else None
+            images, labels, normalise = batches.images, batches.labels, batches.normalisation
+            groups = GroupSGD(sgd, model, images, labels, normalise, graphs, augmentation)
+            training = together = TrainTogether(groups, batches, own_seed, ahead=on_gpu)
+            give_back = together.give_back_memory
+    return Executor(
         model,
-        # Groups train in one memory, one after another.
-        workers=workers if most == 1 else Threads(device=device),
+        training,
+        own_test or batches,
+        workers=workers,
         seed=own_seed,
         loss=sgd.loss,
         metrics=functions.metrics,
         classes=classes,
+        give_back=give_back,
     )
-    augmentation = Augmentation(functions.transform, seed) if functions.transform else None
-    if not isinstance(data, FederatedData):
-        loaded = LoaderBatches(data, sgd, device, any_order=any_order, augmentation=augmentation)
-        return executor(partial(train_alone, sgd, loaded), own_test or loaded)
-    batches = TensorBatches(
-        data,
-        sgd,
-        device,
-        seed=seed,
-        any_order=any_order,
-        test_batch=test_batch,
-        augmentation=augmentation,
-    )
-    training: Training = partial(train_alone, sgd, batches)
-    give_back = None
-    if most > 1 and TRAINING == "slots":
-
-        def stage(positions: Tensor) -> Batch:
-            return batches.staged((batches.images[positions], batches.labels[positions]))
-
-        streams = CudaStreams(device) if device.type == "cuda" else Streams()
-        slots = Slots(sgd, model, stage, streams)
-        training = partial(train_in_slots, slots, batches, own_seed)
-        give_back = slots.give_back_memory
-    elif most > 1:
-        graphs = None
-        if on_gpu := device.type == "cuda":
-            graphs = StepGraphs(partial(CudaCapture, torch.cuda.Stream(device)))
-        normalise = batches.normalisation
-        groups = GroupSGD(
-            sgd, model, batches.images, batches.labels, normalise, graphs, augmentation
-        )
-        together = TrainTogether(groups, batches, own_seed, ahead=on_gpu)
-        training, give_back = together, together.give_back_memory
-    return executor(training, own_test or batches, give_back=give_back)
 
 
 def _own_test(inputs: Inputs, seed: int) -> OwnTest | None:
