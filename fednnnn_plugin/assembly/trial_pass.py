@@ -47,7 +47,8 @@ def check_model(
     if batch is None:  # what such batches are is for the first step of a client to say
         return []
     where, copied = f"model_args.model: {name}", copy.deepcopy(model)
-    inputs, labels = Batches(sgd, next(model.parameters()).device).staged(batch)
+    device = next(model.parameters(), batch[0]).device
+    inputs, labels = Batches(data, sgd, device).staged(batch)
     trial = _Trial(where, copied, sgd.loss, inputs, labels, data.num_classes)
     reach = Reach(model, copied, given, where)
     trains_on, tests_on = min(2, len(inputs)), 1
