@@ -46,14 +46,11 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Tokens]
     global generator from then on.
     """
     where = f"data_args.dataset: {recipe.data_args.dataset}"
-    clients, test = members(brought.value[0]), brought.value[1]
-    if not clients:
-        given = brought.value[0]
-        empty = isinstance(given, tuple | list | Mapping)
-        what = "none" if empty else f"a {printable(type(given).__name__)}"
+    given, test = brought.value
+    if not (clients := members(given)):
         raise UserError(
             where,
-            f"clients: {what}",
+            f"clients: {_kind(given)}",
             "must be a list with each client's part; a recipe divides arrays only",
         )
     check_clients(len(clients), recipe.train_args.client_num_in_total)
@@ -135,20 +132,18 @@ def _loader(
                 "are normalised",
             )
         part = TensorDataset(inputs, labels)
-    is_set = isinstance(part, Dataset) or is_table(part)
-    has_length = is_set and hasattr(part, "__len__")
-    count = call_code(len, where, part) if has_length else 0
-    if part is None or (has_length and not count):
-        raise UserError(where, NO_SAMPLE if of_client else "has no sample")
-    if not has_length or isinstance(part, IterableDataset):
-        kind = printable(type(part).__name__)
+    of: Any = part
+    is_set = isinstance(part, Dataset) and not isinstance(part, IterableDataset)
+    if part is not None and not ((is_set or is_table(part)) and hasattr(part, "__len__")):
         raise UserError(
             where,
-            f"a {kind}",
+            _kind(part),
             "must be (inputs, labels), a DataLoader, or a Dataset that has a length",
         )
-    size: Any = count if batch_size == -1 else batch_size
-    of: Any = part
+    count = 0 if part is None else call_code(len, where, part)
+    if not count:
+        raise UserError(where, NO_SAMPLE if of_client else "has no sample")
+    size = count if batch_size == -1 else batch_size
     return PairLoader(DataLoader(of, size, shuffle=of_client), where)
 
 
@@ -172,21 +167,17 @@ def _contents(
 
 def _checked_batch(batch: Any, where: str, loss: str) -> tuple[Tensor, Tensor]:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        many = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
         raise UserError(
             where,
-            f"its batches are each a {printable(type(batch).__name__)}{many}",
+            f"its batches are each {_kind(batch)}",
             "must be (inputs, labels), two tensors: return these alone",
         )
     inputs, labels = batch
     if not isinstance(inputs, Tensor):
-        several = isinstance(inputs, tuple | list | Mapping)
-        many = f" of {len(inputs)}" if several else ""
-        hint = ": stack or join them, and take them apart in the model's forward" if several else ""
         raise UserError(
             where,
-            f"the inputs of a batch are a {printable(type(inputs).__name__)}{many}",
-            f"must be one tensor{hint}",
+            f"the inputs of a batch are {_kind(inputs)}",
+            "must be one tensor: stack or join several, and take them apart in the model's forward",
         )
     if inputs.dtype == torch.uint8:
         raise UserError(
@@ -195,8 +186,7 @@ def _checked_batch(batch: Any, where: str, loss: str) -> tuple[Tensor, Tensor]:
             "must be floating or int64, as only arrays are normalised: return x.float() / 255",
         )
     if not isinstance(labels, Tensor) and not _are_text(labels):
-        kind = printable(type(labels).__name__)
-        raise UserError(where, f"the labels of a batch are a {kind}", "must be a tensor")
+        raise UserError(where, f"the labels of a batch are {_kind(labels)}", "must be a tensor")
     if len(labels) != len(inputs):
         raise UserError(where, f"{len(labels)} labels, for {len(inputs)} inputs")
     if not len(labels):
@@ -206,6 +196,12 @@ def _checked_batch(batch: Any, where: str, loss: str) -> tuple[Tensor, Tensor]:
 
 def _are_text(labels: object) -> bool:
     return isinstance(labels, tuple | list) and bool(labels) and isinstance(labels[0], str)
+
+
+def _kind(value: object) -> str:
+    """Return what a value is, such as ``a list of 3``."""
+    many = f" of {len(value)}" if isinstance(value, tuple | list | Mapping) else ""
+    return f"a {printable(type(value).__name__)}{many}"
 
 
 def _why_empty(loader: DataLoader[Any]) -> str:

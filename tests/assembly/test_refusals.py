@@ -119,7 +119,7 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"data": ([*PARTS[:3], (X, Y[1:])], Numbered())}, "client 3: labels: 139, for 140 "),
             ({"data": ([*PARTS[:3], (IMAGES, Y[:8])], Numbered())}, "client 3: inputs: uint8: "),
             ({"data": ([*PARTS[:3], 4], Numbered())}, "^data_args.*client 3: a int: "),
-            ({"data": ([], Numbered())}, "^data_args.*clients: none: "),
+            ({"data": ([], Numbered())}, "^data_args.*clients: a list of 0: "),
             ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: "),
             ({"rule": torch.optim.SGD}, r"^train_args\.federated_optimizer: .*SGD: "),
             ({"model": nn.LazyLinear(4)}, r"^model_args\.model: "),
