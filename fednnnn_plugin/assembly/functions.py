@@ -24,13 +24,7 @@ from fednnnn_plugin.rounds.augmentation import TRANSFORM, Transform
 from fednnnn_plugin.rounds.evaluation import Metric
 from fednnnn_plugin.rounds.sampling import AVAILABILITY, SAMPLING, Available, Sampler
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import (
-    call_code,
-    check_arguments,
-    find_code,
-    is_own,
-    user_code,
-)
+from fednnnn_plugin.user_code import call_code, check_arguments, find_code, is_own, user_code
 
 LOSS, OPTIMIZER = "train_args.loss", "train_args.client_optimizer"
 METRICS = "validation_args.metrics"
@@ -105,11 +99,9 @@ class _OwnCode:
         self._things: dict[str, list[object]] = {}
         self.digests: dict[str, dict[str, str]] = {}
 
-    def find(self, where: str, name: object, kind: str) -> Any:
+    def find(self, where: str, name: Any, kind: str) -> Any:
         """Return the class or function of a key; None where its name is none of the user's."""
-        if not isinstance(name, str) or not is_own(name):
-            return None
-        return self.take(where, name, kind, self._objects.get(where))
+        return self.take(where, name, kind, self._objects.get(where)) if is_own(name) else None
 
     def take(self, where: str, name: str, kind: str, given: object) -> Any:
         """Return the object that was given, else what the name imports."""
@@ -140,8 +132,15 @@ def _loss(recipe: Recipe, code: _OwnCode) -> Loss:
     loss = LOSSES.get(name) or Loss(name, code.find(LOSS, name, "loss"))
     if isinstance(loss.mean, type):
         raise UserError(LOSS, f"{printable(name)}: a class", "give an instance of it")
-    if isinstance(loss.mean, torch.nn.Module):
-        _refuse_parameters(loss.mean, name)
+    own = loss.mean.named_parameters() if isinstance(loss.mean, torch.nn.Module) else ()
+    for key, parameter in own:  # clients train and send those of the model
+        if parameter.requires_grad:
+            raise UserError(
+                LOSS,
+                f"{printable(name)}: its parameter {printable(key)} would not be trained",
+                "make it a parameter of the model, whose forward() returns what the loss needs "
+                "of it, or freeze it with requires_grad_(False)",
+            )
     return loss
 
 
@@ -165,18 +164,6 @@ def _metrics(
                 raise UserError(METRICS, f"{printable(name)}: {problem}")
             metrics[name] = Scorer(name, loss)
     return metrics
-
-
-def _refuse_parameters(loss: torch.nn.Module, name: str) -> None:
-    """Refuse a loss with parameters of its own: clients train and send those of the model."""
-    for key, parameter in loss.named_parameters():
-        if parameter.requires_grad:
-            raise UserError(
-                LOSS,
-                f"{printable(name)}: its parameter {printable(key)} would not be trained",
-                "make it a parameter of the model, whose forward() returns what the loss needs "
-                "of it, or freeze it with requires_grad_(False)",
-            )
 
 
 def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | None:
