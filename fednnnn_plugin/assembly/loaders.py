@@ -212,6 +212,4 @@ def _why_empty(loader: DataLoader[Any]) -> str:
             f"its loader gives no batch: its {count} samples are fewer than a batch of "
             f"{loader.batch_size} with drop_last=True: set drop_last=False, or leave the client out"
         )
-    if count:
-        return f"its loader gives no batch of its {count} samples"
-    return "its loader gives no sample: must have at least one"
+    return "its loader gives no sample: must give at least one"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, TensorDataset
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, TensorDataset
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.assembly.trial_pass import _single_batches
@@ -27,27 +27,7 @@ BETAS = {"client_optimizer_args": {"betas": 1}}
 TOKENS = FEDAVG | FOUR | {"data": "own:tokens", "model": "own:tagger"}
 
 
-class Numbered(Dataset):
-    """Samples that are made when they are asked for."""
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return torch.full((6,), float(index)), index % 4
-
-
-class Built(nn.Module):
-    """Makes its layer when it sees inputs."""
-
-    def __init__(self, classes: int = 4) -> None:
-        super().__init__()
-        self.base, self.head = nn.Linear(6, 5), None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.base(x)
-        self.head = self.head or nn.Linear(x.shape[1], 4)  # type: ignore[assignment]
-        return self.head(x)  # type: ignore[misc,no-any-return]
+SET = ConcatDataset([TensorDataset(*TEST)])
 
 
 def normed(classes: int) -> nn.Module:
@@ -59,11 +39,10 @@ ALONE = (
     [*zip(X.split((30, 30, 31, 33, 16)), Y.split((30, 30, 31, 33, 16)), strict=True)][:4],
     TEST,
 )
-ALONE_SETS = ([ConcatDataset([TensorDataset(*part)]) for part in ALONE[0]], TEST)
 ALONE_CUT = (
     [
-        DataLoader(part, batch_sampler=BatchSampler(range(len(part)), 16, drop_last=False))
-        for part in ALONE_SETS[0]
+        DataLoader(TensorDataset(*part), batch_sampler=BatchSampler(range(len(part[1])), 16, False))
+        for part in ALONE[0]
     ],
     TEST,
 )
@@ -116,14 +95,13 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"data": ([*PARTS[:3], (X.long(), Y)], TEST)}, "^data_args.*client 3: inputs: "),
             ({"data": (X, Y)}, r"^data_args\.dataset: <object>:data: "),
             ({"data": ([TensorDataset(X)] * 4, TensorDataset(*TEST))}, "^data_args.*client 0: "),
-            ({"data": ([*PARTS[:3], (X, Y[1:])], Numbered())}, "client 3: labels: 139, for 140 "),
-            ({"data": ([*PARTS[:3], (IMAGES, Y[:8])], Numbered())}, "client 3: inputs: uint8: "),
-            ({"data": ([*PARTS[:3], 4], Numbered())}, "^data_args.*client 3: a int: "),
-            ({"data": ([], Numbered())}, "^data_args.*clients: a list of 0: "),
+            ({"data": ([*PARTS[:3], (X, Y[1:])], SET)}, "client 3: labels: 139, for 140 "),
+            ({"data": ([*PARTS[:3], (IMAGES, Y[:8])], SET)}, "client 3: inputs: uint8: "),
+            ({"data": ([*PARTS[:3], 4], SET)}, "^data_args.*client 3: a int: "),
+            ({"data": ([], SET)}, "^data_args.*clients: a list of 0: "),
             ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: "),
             ({"rule": torch.optim.SGD}, r"^train_args\.federated_optimizer: .*SGD: "),
             ({"model": nn.LazyLinear(4)}, r"^model_args\.model: "),
-            ({"model": Built()}, r"^model_args\.model: .*head.weight"),
             ({"model": normed, "batch_size": 1}, "batch_size: 1: "),
             (
                 {"data": ALONE, "model": normed, "batch_size": 16},
