@@ -20,7 +20,6 @@ from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.training import ForeignTester, ForeignTrainer
-from fednnnn_plugin.server.rules import Rule
 from fednnnn_plugin.user_code import find_code, is_own
 
 
@@ -108,14 +107,12 @@ def whole_fingerprint(recipe: Recipe, inputs: Inputs) -> Fingerprint:
     found = {**inputs.data.fingerprint, **inputs.fingerprint, **inputs.functions.digests}
     if isinstance(inputs.data, FederatedData):
         found |= _data_digests(inputs.data)
-    return found if recipe.rule.is_ours else found | {"rule": _rule_digests(recipe.rule)}
-
-
-def _rule_digests(rule: Rule) -> dict[str, str]:
-    """Return the digest of a custom rule, and of what its decorator says."""
-    keys = [(name, vars(key)) for name, key in rule.keys.items()]
-    declared = (keys, rule.wants, rule.evaluated, rule.client_method)
-    return code_digests(rule.optimizer, *declared)
+    rule = recipe.rule
+    if not rule.is_ours:  # its code, and what its decorator says
+        keys = [(name, vars(key)) for name, key in rule.keys.items()]
+        declared = (keys, rule.wants, rule.evaluated, rule.client_method)
+        found["rule"] = code_digests(rule.optimizer, *declared)
+    return found
 
 
 def _data_digests(data: FederatedData) -> Fingerprint:
