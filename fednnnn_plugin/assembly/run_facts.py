@@ -81,12 +81,10 @@ def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
             extra=SHOWN,
         )
     split, of = "", "classes"
-    if isinstance(data, FederatedData) and data.train_labels.is_floating_point():
-        of = "numbers a sample"
-    if isinstance(data, FederatedData) and "split" in data.fingerprint:
-        split = " (a split of their own)"
-    elif isinstance(data, FederatedData):
-        split = f" ({partition_name(settings.partition_method, settings.partition_sizes)})"
+    if isinstance(data, FederatedData):
+        of = "numbers a sample" if data.train_labels.is_floating_point() else of
+        named = partition_name(settings.partition_method, settings.partition_sizes)
+        split = f" ({'a split of their own' if 'split' in data.fingerprint else named})"
     _log.info(
         "data: %s, %d %s; %d clients of %d to %d samples%s",
         *(settings.dataset, data.num_classes, of),

@@ -1,7 +1,6 @@
 """``fp.run`` with a model, data and a rule as objects, and what keeps runs of others apart."""
 
 import functools
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -329,7 +328,7 @@ def test_objects_give_the_recipes_bytes(start: Start, content: Content) -> None:
     model, (_, _, x, y, _) = NET(1, width=4).eval(), CELL["numbers"](shift=0.5)
     model.load_state_dict(load_file("objects/model.safetensors"))
     outputs = model(x).detach()
-    metrics = json.loads(Path("objects/metrics.jsonl").read_text().splitlines()[-1])["test_metrics"]
+    metrics = read_records(Path("objects"))[-1]["test_metrics"]
     assert metrics["r2"] == pytest.approx(r2_score(y, outputs), rel=1e-4)
     assert metrics["worst"] == pytest.approx(float(CELL["worst"](outputs, y)))
     assert (summary.metric, summary.final_metric) == ("r2", metrics["r2"])

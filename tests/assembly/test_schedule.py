@@ -1,7 +1,6 @@
 """Learning rate schedules in runs: the record has the rate, and the clients train by it."""
 
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import fednnnn_plugin as fp
 
-from ..tiny import Content, Start, Tiny, quick_run
+from ..tiny import Content, Start, Tiny, quick_run, read_records
 
 KEY = "train_args.learning_rate_schedule"
 
 
 def rates(folder: Path) -> list[float]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["client_learning_rate"] for line in lines]
+    return [record["client_learning_rate"] for record in read_records(folder)]
 
 
 def halved(number: int) -> torch.Tensor:
