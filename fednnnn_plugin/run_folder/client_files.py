@@ -1,6 +1,5 @@
 """What clients keep from round to round, in a run's folder: a file for each client and round."""
 
-import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
@@ -12,7 +11,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fednnnn_plugin.errors import RunError, reason
-from fednnnn_plugin.files import MEMORY, errors_named, open_regular
+from fednnnn_plugin.files import MEMORY, errors_named, open_regular, sync
 
 _NAME = re.compile(r"client-(\d{6,})-round-(\d{6,})\.safetensors")
 
@@ -70,11 +69,7 @@ class ClientFiles:
         """Return when what was written is on the disk."""
         there = [path for path in self._unsynced if path.exists()]
         for path in (*there, *({self._path} if there else ())):
-            opened = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(opened)
-            finally:
-                os.close(opened)
+            sync(path)
         self._unsynced.clear()
 
     def prune(self, rounds: Collection[int]) -> None:

@@ -1,23 +1,15 @@
 """What a run leaves on record: an object a round in ``metrics.jsonl``, and ``summary.json``."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fednnnn_plugin.files import (
-    LONGEST_LINE,
-    break_off,
-    errors_named,
-    open_regular,
-    write_atomically,
-)
+from fednnnn_plugin.files import open_regular, write_atomically
 from fednnnn_plugin.quantities import (
     ClientNorms,
     LayerRecord,
@@ -25,6 +17,7 @@ from fednnnn_plugin.quantities import (
     Seconds,
     read_record,
 )
+from fednnnn_plugin.run_folder.line_file import LineFile
 from fednnnn_plugin.run_folder.results import NO_RESULTS, Results
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
@@ -95,26 +88,17 @@ def round_record(
     )
 
 
-class MetricsFile:
-    """The records of a run, a line each; a process may have died at any place in the last one."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+class MetricsFile(LineFile):
+    """The records of a run, a line each."""
 
     def append(self, record: RoundRecord) -> None:
         """Add one round's line."""
-        with errors_named(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(record.to_json() + "\n")
+        self.write(record.to_json().encode() + b"\n")
 
     def replace_last(self, record: RoundRecord) -> None:
         """Write the last round's line anew, in a new file: a reader sees the old or the new one."""
         *before, _ = self.lines()
         write_atomically(self.path, b"".join(before) + record.to_json().encode() + b"\n")
-
-    def sync(self) -> None:
-        """Have the disk hold what was written: a checkpoint's rounds are then on record."""
-        with errors_named(self.path), self.path.open("ab") as file:
-            os.fsync(file.fileno())
 
     def rounds(self) -> int:
         """Return how many rounds are on record: whole lines from the first one on."""
@@ -142,10 +126,7 @@ class MetricsFile:
 
     def cut(self, rounds: int) -> None:
         """Drop what was written after so many rounds, whole lines or parts of one."""
-        break_off(self.path)
-        kept = sum(map(len, islice(self.lines(), rounds)))
-        with errors_named(self.path), self.path.open("ab") as file:
-            file.truncate(kept)
+        self.shorten(sum(map(len, islice(self.lines(), rounds))))
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the whole records, from the first round on."""
@@ -159,12 +140,6 @@ class MetricsFile:
             if None in (recorded["integrated_norm"], recorded["seconds"]):
                 return  # without them a run cannot be continued
             yield recorded
-
-    def lines(self) -> Iterator[bytes]:
-        """Yield the lines one at a time; one that is too long to be a record comes in pieces."""
-        if self.path.exists():
-            with self.path.open("rb") as file:
-                yield from iter(partial(file.readline, LONGEST_LINE), b"")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import csv
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.files import LONGEST_LINE, break_off, errors_named
 from fednnnn_plugin.quantities import Spread
+from fednnnn_plugin.run_folder.line_file import LineFile
 
 CLIENTS, CLASSES = "clients.csv", "classes.csv"
 _FORMULAS = ("=", "+", "-", "@")
@@ -85,72 +84,37 @@ def spread(values: Sequence[float | None], *, lower_is_better: bool = False) -> 
         return None
 
 
-class ResultTable:
-    """A file with a line for each of a round's results; a process may die at any place in one."""
-
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self._path, self._header = path, _lines([columns])
-
-    def append(self, number: int, results: Iterable[Sequence[object]]) -> None:
-        """Add the lines of a round."""
-        if content := _lines((number, *result) for result in results):
-            with errors_named(self._path), self._path.open("ab") as file:
-                file.write(content if file.tell() else self._header + content)
-
-    def sync(self) -> None:
-        """Have the disk hold what was written."""
-        if self._path.exists():
-            with errors_named(self._path), self._path.open("ab") as file:
-                os.fsync(file.fileno())
-
-    def check(self, where: object) -> None:
-        """Refuse a file that is not what this version has written."""
-        if self._path.exists():
-            with self._path.open("rb") as file:
-                first = file.readline(LONGEST_LINE)
-            if not self._header.startswith(first):  # else perhaps cut short
-                must = f"its first line must be {self._header.decode().strip()}"
-                raise UserError(where, self._path, f"{must}; or move it away")
-
-    def cut(self, rounds: int) -> None:
-        """Drop what was written after so many rounds, whole lines or parts of one."""
-        if self._path.exists():
-            break_off(self._path)
-            with self._path.open("rb") as file:
-                header = len(file.readline(LONGEST_LINE))
-                kept = takewhile(lambda line: _is_of(line, rounds), file)
-                size = header * (header == len(self._header)) + sum(map(len, kept))
-            with errors_named(self._path), self._path.open("ab") as file:
-                file.truncate(size)
-
-
 class ResultTables:
     """A run's ``clients.csv`` and ``classes.csv``, where there is something in them."""
 
     def __init__(self, folder: Path) -> None:
-        self._clients = ResultTable(folder / CLIENTS, COLUMNS[CLIENTS])
-        self._classes = ResultTable(folder / CLASSES, COLUMNS[CLASSES])
-        self._tables = self._clients, self._classes
+        self._tables = {n: LineFile(folder / n, _lines([of])) for n, of in COLUMNS.items()}
 
     def append(self, number: int, results: Results) -> None:
         """Add the lines of a round."""
-        self._clients.append(number, results.clients)
-        self._classes.append(number, results.classes)
+        for name, found in ((CLIENTS, results.clients), (CLASSES, results.classes)):
+            if lines := _lines((number, *result) for result in found):
+                self._tables[name].write(lines)
 
     def sync(self) -> None:
-        """Have the disk hold what was written: a checkpoint's rounds are then on record."""
-        for table in self._tables:
+        """See :meth:`LineFile.sync`."""
+        for table in self._tables.values():
             table.sync()
 
     def check(self, where: object) -> None:
         """Refuse to continue what is not what this version has written; ``where`` asks to."""
-        for table in self._tables:
-            table.check(where)
+        for table in self._tables.values():
+            if not table.header.startswith(next(table.lines(), b"")):  # else perhaps cut short
+                must = f"its first line must be {table.header.decode().strip()}"
+                raise UserError(where, table.path, f"{must}; or move it away")
 
     def cut(self, rounds: int) -> None:
-        """Drop what was written after so many rounds."""
-        for table in self._tables:
-            table.cut(rounds)
+        """Drop what was written after so many rounds, whole lines or parts of one."""
+        for table in self._tables.values():
+            lines = table.lines()
+            if header := next(lines, b""):
+                kept = takewhile(lambda line: _is_of(line, rounds), lines)
+                table.shorten(sum(map(len, kept), len(header)) if header == table.header else 0)
 
 
 def _lines(rows: Iterable[Sequence[object]]) -> bytes:
