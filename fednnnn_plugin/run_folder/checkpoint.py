@@ -17,6 +17,9 @@ from fednnnn_plugin.run_folder.folder import checkpoints_in, round_of
 _log = logging.getLogger(__name__)
 _KEPT = 2
 
+#: Raises where what the tensors of a checkpoint refer to is not whole.
+Check = Callable[[Mapping[str, Tensor]], None]
+
 
 class Checkpoint(NamedTuple):
     """What no record says of a round: the served model, and what the rule remembers.
@@ -51,12 +54,10 @@ class CheckpointFolder:
             if path not in earlier[: _KEPT - 1]:
                 path.unlink()
 
-    def load(
-        self, recorded: int, check: Callable[[Mapping[str, Tensor]], None] | None = None
-    ) -> Checkpoint | None:
+    def load(self, recorded: int, check: Check | None = None) -> Checkpoint | None:
         """Return the newest checkpoint that is whole and on record; warn of others.
 
-        ``check`` raises ``OSError`` or ``ValueError`` where what its tensors refer to is not whole.
+        ``check`` raises ``OSError`` or ``ValueError``.
         ``recorded`` is how many rounds the metrics hold, from the first one on. Where there are
         only checkpoints of later rounds, the metrics are damaged: the run is not started over.
         """
@@ -64,30 +65,24 @@ class CheckpointFolder:
         late = [path for path in there if round_of(path) > recorded]
         if late:
             _warn(late, f"metrics.jsonl holds only {recorded} whole rounds")
-        damaged: list[Path] = []
-        problems: list[str] = []
         found = None
+        damaged: dict[Path, Exception] = {}
         for path in there[len(late) :]:
             try:
-                checkpoint = _read(path)
-                if check:
-                    check(checkpoint.server)
-                found = checkpoint
+                found = _read(path, check)
                 break
             except (OSError, ValueError, SafetensorError) as error:
-                damaged.append(path)
-                problems.append(str(error))
+                damaged[path] = error
         if damaged:
-            _warn(damaged, f"damaged checkpoint, trying the one before: {problems[0]}")
-        if found:
-            return found
-        if late:
+            why = next(iter(damaged.values()))
+            _warn([*damaged], f"damaged checkpoint, trying the one before: {why}")
+        if late and found is None:
             raise UserError(
                 RESUME,
                 f"{self.path.parent / 'metrics.jsonl'}: line {recorded + 1} is damaged or missing",
                 f"mend it, or begin anew with {OVERWRITE}",
             )
-        return None
+        return found
 
 
 def _warn(passed_over: list[Path], why: str) -> None:
@@ -95,13 +90,16 @@ def _warn(passed_over: list[Path], why: str) -> None:
     _log.warning("%s%s: %s", passed_over[0], more, why)
 
 
-def _read(path: Path) -> Checkpoint:
+def _read(path: Path, check: Check | None) -> Checkpoint:
     with open_regular(path, MEMORY) as opened:
         content = opened.read()
     if not path.stem.endswith(_digest(content)):
         raise ValueError("its content does not match the digest in its name")
     # Not from the path: the library opens none that is not UTF-8.
-    return Checkpoint(round_of(path), safetensors.torch.load(content))
+    server = safetensors.torch.load(content)
+    if check:
+        check(server)
+    return Checkpoint(round_of(path), server)
 
 
 def _digest(content: bytes) -> str:
