@@ -51,7 +51,7 @@ def find_client_method(name: object, rule: Rule | None, caller: Caller) -> type[
         its = f"{name}: its key {key}"
         if of_rule is None:
             raise UserError(CLIENT_METHOD, f"{its} is {rule.name}'s too", "call it otherwise")
-        if not method.keys[key].is_same(rule.keys[key]):
+        if method.keys[key] != rule.keys[key]:
             given = f"{its} has another range or default than {rule.name}'s"
             raise UserError(CLIENT_METHOD, given, "must be the same")
     return method

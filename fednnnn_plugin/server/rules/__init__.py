@@ -6,7 +6,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Literal, TypeVar, get_args
@@ -34,6 +34,8 @@ vars(_add_param_group).setdefault("__dynamo_disable", _add_param_group)
 class Key:
     """A setting of a rule: a recipe's key in ``train_args``.
 
+    Keys of the same range and default are equal.
+
     Attributes:
         allowed: the range in words.
         zero: whether 0 is allowed.
@@ -47,8 +49,8 @@ class Key:
     zero: bool = True
     below: float = math.inf
     default: float | None = None
-    argument: str | None = None
-    grid: tuple[float, ...] = ()
+    argument: str | None = field(default=None, compare=False)
+    grid: tuple[float, ...] = field(default=(), compare=False)
 
     def check(self, value: Any) -> bool:
         """Tell whether a value is a number in the range."""
@@ -59,11 +61,6 @@ class Key:
         except OverflowError:  # 10**400
             return False
         return 0 <= number < self.below and (number > 0 or self.zero)
-
-    def is_same(self, other: "Key") -> bool:
-        """Tell whether another key has the same range and default."""
-        mine, theirs = ((k.allowed, k.zero, k.below, k.default) for k in (self, other))
-        return mine == theirs
 
     def checked(self, name: str, value: float | None) -> float | None:
         """Return an optimizer's argument in the range; without a default it may be None.
