@@ -75,21 +75,12 @@ class FedAdam(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._move(parameter, -parameter.grad, **group)
+                    self._move(parameter, -parameter.grad, group)
         return loss
 
-    def _move(
-        self,
-        parameter: Tensor,
-        update: Tensor,
-        *,
-        lr: float,
-        beta1: float,
-        tau: float,
-        **group: Any,
-    ) -> None:
+    def _move(self, parameter: Tensor, update: Tensor, group: dict[str, Any]) -> None:
         """Make a step of one parameter by its part of S."""
-        state = self.state[parameter]
+        state, beta1, tau = self.state[parameter], group["beta1"], group["tau"]
         if not state:
             state["momentum"] = torch.zeros_like(parameter)
             state["second_moment"] = torch.full_like(parameter, tau**2)
@@ -103,7 +94,7 @@ class FedAdam(Optimizer):
                 f"{type(self).__name__}: v is no longer finite: the square of an average "
                 f"update is beyond {v.dtype}"
             )
-        parameter.add_(m.div(v.sqrt().add_(tau)).mul_(lr))
+        parameter.add_(m.div(v.sqrt().add_(tau)).mul_(group["lr"]))
 
     def _move_second_moment(self, v: Tensor, square: Tensor, beta2: float) -> None:
         """Move v in place, given S² and β₂."""
