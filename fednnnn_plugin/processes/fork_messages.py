@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -83,12 +83,7 @@ def report_to(say: Callable[[object], None]) -> None:
     """Have this process's log records and warnings said, not handled."""
 
     def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
+        message: object, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
     ) -> None:
         category = category if _sent(category) else UserWarning
         say(ForkWarning(str(message), category, filename, lineno))

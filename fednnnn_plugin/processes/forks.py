@@ -7,11 +7,13 @@ nothing is sent to it, memory is copied where it is written to, and what it chan
 
 import logging
 import multiprocessing
+import os
 import pickle
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -108,15 +110,11 @@ def why_not_forked(things: object) -> str:
     if multiprocessing.current_process().daemon:
         return "this process is a daemon, which starts no others"
     try:
-        _Looking(_Nowhere()).dump(things)
+        with Path(os.devnull).open("wb") as nowhere:
+            _Looking(nowhere).dump(things)
     except Exception as error:
         return printable(f"{type(error).__name__}: {reason(error)}")
     return ""
-
-
-class _Nowhere:
-    def write(self, content: bytes) -> int:
-        return len(content)
 
 
 class _Looking(pickle.Pickler):
