@@ -4,7 +4,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -22,24 +22,18 @@ def deterministic_algorithms() -> Iterator[None]:
     so that products on several streams have the same bits; cuBLAS reads it at its first product.
     """
     memory: Any = torch.utils.deterministic
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        memory.fill_uninitialized_memory,
-    )
-    workspace = os.environ.get(_WORKSPACE)
-    with _logged_warnings():
-        try:
-            os.environ.setdefault(_WORKSPACE, _FIXED)
-            memory.fill_uninitialized_memory = False  # no kernel reads it
-            torch.use_deterministic_algorithms(True, warn_only=True)
-            yield
-        finally:
-            enabled, warn_only, fill = before
-            torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
-            memory.fill_uninitialized_memory = fill
-            if workspace is None:
-                os.environ.pop(_WORKSPACE, None)
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = memory.fill_uninitialized_memory
+    with _logged_warnings(), ExitStack() as after:
+        after.callback(torch.use_deterministic_algorithms, enabled, warn_only=warn_only)
+        after.callback(setattr, memory, "fill_uninitialized_memory", fill)
+        if _WORKSPACE not in os.environ:
+            after.callback(os.environ.pop, _WORKSPACE, None)
+            os.environ[_WORKSPACE] = _FIXED
+        memory.fill_uninitialized_memory = False  # no kernel reads it
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        yield
 
 
 @contextmanager

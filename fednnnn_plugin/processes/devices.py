@@ -74,12 +74,6 @@ def choose_gpu(gpu_id: int = 0, where: str = "gpu_id", *, say: bool = True) -> t
     return torch.device("cuda", gpu_id)
 
 
-def use_device(device: torch.device) -> None:
-    """Make a GPU the current one of this thread: what a user's ``.cuda()`` means there."""
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)
-
-
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Tell whether the memory of a GPU ended: PyTorch's, or a library's that allocates its own."""
     if isinstance(error, torch.cuda.OutOfMemoryError):

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import torch
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.processes.devices import use_device
 from fednnnn_plugin.user_code import exception_text
 
 _CPU = torch.device("cpu")
@@ -79,7 +78,8 @@ class _Stopped(Exception):
 
 def _begin_thread(device: torch.device) -> None:
     torch.set_num_threads(1)
-    use_device(device)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)  # what a user's ``.cuda()`` means there
 
 
 class Threads:
