@@ -7,10 +7,11 @@ from flwr.app.typing import MetricRecordValues
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.run_folder.kept_server import Round
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.run_folder.results import ClientResult
 from fednnnn_plugin.server.admission import checked_positive
+from fednnnn_plugin.server.server import ServerMove
+from fednnnn_plugin.server.update import Update
 
 
 def model_of(reply: Message) -> dict[str, Tensor]:
@@ -32,20 +33,19 @@ def weight_of(reply: Message, key: str) -> float:
     return checked_positive(key, given[0])
 
 
-def round_metrics(closed: Round) -> dict[str, MetricRecordValues]:
+def round_metrics(update: Update, move: ServerMove, failed: int) -> dict[str, MetricRecordValues]:
     """Return what a round's ``MetricRecord`` says of it; N/E is NaN where no client moved."""
-    update, clients = closed.update, closed.clients
     n, e = update.mean_update_norm, update.mean_client_norm
     return {
         "N": n,
         "E": e,
         "N/E": n / e if e else math.nan,
         "client-norms": list(update.client_norms),
-        "server-update-norm": closed.move.server_update_norm,
+        "server-update-norm": move.server_update_norm,
         "clients": update.clients,
-        "rejected": clients.rejected,
-        "failed": clients.failed,
-        "clipped": sum(client.clipped for client in clients.accepted),
+        "rejected": update.rejected,
+        "failed": failed,
+        "clipped": update.clipped,
     }
 
 

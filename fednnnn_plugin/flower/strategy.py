@@ -193,9 +193,9 @@ class RuleStrategy(FedAvg):
         replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
         total = server.begin_sum()
         accepted = [reply.content for reply in replies if self._add(total, server, reply)]
-        closed = server.close_round(total)
+        update, move = server.close_round(total)
         metrics = self._client_metrics(accepted) or MetricRecord()
-        metrics.update(round_metrics(closed))
+        metrics.update(round_metrics(update, move, total.seen.failed))
         if not accepted:
             _log.warning("round %d: no valid reply: the model stays", server.done)
             return None, metrics

@@ -1,7 +1,7 @@
 """A server whose rounds come from a platform; its state and records are kept where asked for."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,22 +14,12 @@ from fednnnn_plugin.run_folder.server_records import ServerRecords
 from fednnnn_plugin.run_folder.server_state import read_state, write_state
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.average import ClientSum
-from fednnnn_plugin.server.clients import Clients
 from fednnnn_plugin.server.layout import ModelState, State, trained_by_default
 from fednnnn_plugin.server.rules import Rule
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
 from fednnnn_plugin.server.update import Update
 
 _EVALUATION = "..evaluation."  # before its names in the state, where no other begins so
-
-
-@dataclass(frozen=True)
-class Round:
-    """What a round's clients added up to, and where it led."""
-
-    update: Update
-    move: ServerMove
-    clients: Clients
 
 
 class KeptServer:
@@ -101,8 +91,10 @@ class KeptServer:
         return total.add(self._once(state), weight, name, client)
 
     @torch.no_grad()
-    def close_round(self, total: ClientSum) -> Round:
+    def close_round(self, total: ClientSum) -> tuple[Update, ServerMove]:
         """Average the clients and move both models, or leave them where no client was accepted.
+
+        Returns what the clients added up to, and where it led.
 
         Raises:
             UserError: what the rule raises.
@@ -126,7 +118,7 @@ class KeptServer:
         self.records.aggregated(number, update, move, server.rule.evaluated)
         self.done = number
         self._write()  # after the records: a round that only they have is run again
-        return Round(update, move, total.seen)
+        return update, move
 
     def _write(self) -> None:
         if self._state_path is not None:
