@@ -107,7 +107,6 @@ class _Lines(Follower):
 
     def round_done(self, record: RoundRecord) -> None:
         seconds = record.seconds.total
-        left = tqdm.format_interval(round(seconds * (self._rounds - record.round))).removeprefix(
-            "0"
-        )
-        say(f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s  {left} left")
+        left = tqdm.format_interval(round(seconds * (self._rounds - record.round)))
+        said = f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s"
+        say(f"{said}  {left.removeprefix('0')} left")
