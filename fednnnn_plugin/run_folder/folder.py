@@ -12,9 +12,10 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from fednnnn_plugin.errors import OUTPUT, OVERWRITE, RESUME, RunError, UserError
-from fednnnn_plugin.files import LONGEST_LINE, TEMPORARY
+from fednnnn_plugin.files import TEMPORARY
 from fednnnn_plugin.processes.endings import raise_lost_stop, resumable
 from fednnnn_plugin.run_folder.client_files import client_files_in
+from fednnnn_plugin.run_folder.line_file import LineFile
 from fednnnn_plugin.run_folder.results import CLASSES, CLIENTS
 
 Mode = Literal["new", "resume", "overwrite"]
@@ -106,10 +107,7 @@ class RunFolder:
         """Tell whether a run has finished a round here."""
         if self.summary.exists() or self.model.exists() or checkpoints_in(self.checkpoints):
             return True
-        if not self.metrics.is_file():
-            return False
-        with self.metrics.open("rb") as file:
-            return file.readline(LONGEST_LINE).endswith(b"\n")
+        return next(LineFile(self.metrics).lines(), b"").endswith(b"\n")
 
     @contextmanager
     def locked(self, mode: Mode) -> Iterator[None]:

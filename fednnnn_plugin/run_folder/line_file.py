@@ -15,7 +15,7 @@ class LineFile:
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines one at a time; one that is too long to be ours comes in pieces."""
-        if self.path.exists():
+        if self.path.is_file():
             with self.path.open("rb") as file:
                 yield from iter(partial(file.readline, LONGEST_LINE), b"")
 
