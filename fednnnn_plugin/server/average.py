@@ -139,10 +139,10 @@ class ClientSum:
         The updates may not change until then; the buffers may.
         """
         vectors = {**returned, _UPDATE: changed.vector}
-        rows = self._buffers.read(changed.buffers, len(changed.vector))
+        rows, measures = self._buffers.read(changed.buffers, len(changed.vector))
         others = (vectors[name] for name in self._vectors if name != _UPDATE)
         columns = [part_norms(each, {"": slice(0, each.shape[1])}) for each in others]
-        columns += [part_norms(vectors[_UPDATE], self.layout.modules), rows.measures]
+        columns += [part_norms(vectors[_UPDATE], self.layout.modules), measures]
         return Measured(vectors, rows, Arriving(torch.cat(columns, 1)))
 
     def add_measured(

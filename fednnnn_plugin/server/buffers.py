@@ -41,19 +41,15 @@ class Rows:
     """The buffers of m clients.
 
     ``floating`` ``[m, n]`` has the entries that may have moved, ``integer`` ``[m, n']`` all.
-    ``measures`` ``[m, 4]`` are of each client the largest of the former, ``‖b_k - b_t‖₂`` where
-    that is limited, whether a variance or a count was negative, and whether a count is too large.
     """
 
     moved: Moved
     floating: Tensor
     integer: Tensor
-    measures: Tensor
 
     def take(self, clients: Tensor | slice) -> "Rows":
         """Return some of the clients."""
-        tensors = (x[clients] for x in (self.floating, self.integer, self.measures))
-        return Rows(self.moved, *tensors)
+        return Rows(self.moved, self.floating[clients], self.integer[clients])
 
 
 class BufferSum:
@@ -68,8 +64,10 @@ class BufferSum:
         self._layout, self._device, self._measured = layout, device, measured
         self._w_t = {name: tensor.to(device) for name, tensor in w_t.items()}
         start, limits = layout.integer.flatten(self._w_t).to(device), torch.iinfo(torch.int64)
-        wide = (layout.forms[e.name][1] == torch.int64 for e in layout.integer.entries)
-        counts = layout.integer.spread(wide).bool().to(device) & (start >= 0)
+        wide = torch.zeros(layout.integer.size, dtype=torch.bool)
+        for entry in layout.integer.entries:
+            wide[entry.where] = layout.forms[entry.name][1] == torch.int64
+        counts = wide.to(device) & (start >= 0)
         most = start.clamp(max=limits.max - LARGEST_STEP) + LARGEST_STEP
         self._counts, self._start = counts, start
         self._most = torch.where(counts, most, limits.max)
@@ -83,8 +81,12 @@ class BufferSum:
     def _whole(self) -> Moved:
         return Moved(self._w_t, [e.name for e in self._layout.floating.entries], self._device)
 
-    def read(self, buffers: State, m: int) -> Rows:
+    def read(self, buffers: State, m: int) -> tuple[Rows, Tensor]:
         """Return the buffers of m clients ``[m, …]`` in one form, and what is measured of them.
+
+        The measures ``[m, 4]`` are of each client the largest of ``Rows.floating``,
+        ``‖b_k - b_t‖₂`` where that is limited, whether a variance or a count was negative, and
+        whether a count is too large.
 
         One client may lack some. Of a group all may have moved: to find out is to wait for a GPU.
         """
@@ -96,7 +98,7 @@ class BufferSum:
         names = [e.name for e, moved in zip(entries, moves, strict=True) if moved]
         if not layout.buffers:
             nothing = torch.empty(m, 0, device=self._device)
-            return Rows(self._whole, nothing, nothing.long(), nothing.new_zeros(m, 4))
+            return Rows(self._whole, nothing, nothing.long()), nothing.new_zeros(m, 4)
         whole = len(names) == len(entries)
         moved = self._whole if whole else Moved(w_t, names, self._device)
         floating = moved.flatten(given, models=(m,)).to(self._device)
@@ -111,7 +113,7 @@ class BufferSum:
             (raised != floating).any(1, keepdim=True) | below.any(1, keepdim=True),
             (integer > self._most).any(1, keepdim=True),
         ]
-        return Rows(moved, raised, integer, torch.cat([x.double() for x in columns], 1))
+        return Rows(moved, raised, integer), torch.cat([x.double() for x in columns], 1)
 
     def no_count(self, rows: Rows, client: int) -> str:
         """Return the name and the value of an integer of a client's that cannot be a count."""

@@ -71,11 +71,6 @@ class Block:
             start, self.size = self.size, self.size + state[name].numel()
             self.entries.append(Entry(name, state[name].shape, slice(start, self.size)))
 
-    def spread(self, values: Iterable[float]) -> Tensor:
-        """Return a vector ``[size]`` with a value for each tensor, in all of its elements."""
-        sizes = torch.tensor([e.shape.numel() for e in self.entries], dtype=torch.int64)
-        return torch.tensor([*values]).repeat_interleave(sizes)
-
     def views(self, matrix: Tensor) -> dict[str, Tensor]:
         """Return the tensors in ``[…, size]`` as views ``[…, *shape]``, by name."""
         # Split in one operation: its gradient is one concatenation.
