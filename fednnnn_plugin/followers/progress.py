@@ -44,10 +44,6 @@ def warnings_shown() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def _is_shown(record: logging.LogRecord) -> bool:
-    return getattr(record, "is_shown", False)
-
-
 class _ScreenHandler(logging.Handler):
     """Writes one line a record above a progress bar; tracebacks are for the log file."""
 
@@ -56,10 +52,10 @@ class _ScreenHandler(logging.Handler):
         self._shown: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.WARNING or _is_shown(record)
+        return record.levelno >= logging.WARNING or hasattr(record, "is_shown")
 
     def emit(self, record: logging.LogRecord) -> None:
-        kind = "" if _is_shown(record) else f"{record.levelname.lower()}: "
+        kind = "" if hasattr(record, "is_shown") else f"{record.levelname.lower()}: "
         line = kind + logged_message(record)
         if sys.stderr is not None and line not in self._shown:  # it may be closed
             self._shown.add(line)
