@@ -12,11 +12,7 @@ from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.quantities import Seconds, read_record
-from fednnnn_plugin.run_folder.records import (
-    Evaluation,
-    MetricsFile,
-    round_record,
-)
+from fednnnn_plugin.run_folder.records import Evaluation, MetricsFile, round_record
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.gradients import NEAR_ZERO
 from fednnnn_plugin.server.layout import trained_by_default

@@ -10,13 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fednnnn_plugin.files import open_regular, write_atomically
-from fednnnn_plugin.quantities import (
-    ClientNorms,
-    LayerRecord,
-    RoundRecord,
-    Seconds,
-    read_record,
-)
+from fednnnn_plugin.quantities import ClientNorms, LayerRecord, RoundRecord, Seconds, read_record
 from fednnnn_plugin.run_folder.line_file import LineFile
 from fednnnn_plugin.run_folder.results import NO_RESULTS, Results
 from fednnnn_plugin.server.rules import Evaluated

@@ -4,14 +4,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import (
-    Closure,
-    Loss,
-    Params,
-    move,
-    required_value,
-    update_norm,
-)
+from fednnnn_plugin.server.gradients import Closure, Loss, Params, move, required_value, update_norm
 from fednnnn_plugin.server.rules import LR, positive, rule
 
 EPSILON = positive(default=1e-3, argument="epsilon")
