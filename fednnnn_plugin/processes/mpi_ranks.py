@@ -97,17 +97,14 @@ class MpiRanks(Ranks):
         return part if part.combine(self.allgather, self._sum) else None
 
     def agree(self, error: UserError | None = None) -> None:
-        ranks_of: dict[str, list[int]] = {}
-        for rank, said in enumerate(self.allgather(str(error) if error else None)):
+        every = self.allgather(str(error) if error else None)
+        lines: list[str] = []
+        for said in dict.fromkeys(every):
             if said is not None:
-                ranks_of.setdefault(said, []).append(rank)
-        if ranks_of:
-            raise AgreedError(
-                "\n".join(
-                    said if len(ranks) == self.size else f"{self.named(ranks)}: {said}"
-                    for said, ranks in ranks_of.items()
-                )
-            ) from error
+                ranks = [rank for rank, other in enumerate(every) if other == said]
+                lines.append(said if len(ranks) == self.size else f"{self.named(ranks)}: {said}")
+        if lines:
+            raise AgreedError("\n".join(lines)) from error
 
     def named(self, ranks: Sequence[int]) -> str:
         """Name ranks and where they run, at most three of them."""
