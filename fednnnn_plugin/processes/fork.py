@@ -10,9 +10,9 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
@@ -56,10 +56,14 @@ class Fork:
         )
         self._heard_at, self._is_named, self._stuck = time.monotonic(), False, ""
         self._looked_at, self._used, self._idle = self._heard_at, object(), 0.0
-        with _signals_held(), warnings.catch_warnings():  # signals until the fork ignores them
-            # Python 3.12 warns of locks that other threads hold: a fork uses none of their work.
-            warnings.filterwarnings("ignore", "This process .* is multi-threaded")
-            self.process.start()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until the fork ignores them
+        try:
+            with warnings.catch_warnings():
+                # Python 3.12 warns of other threads' locks: a fork uses none of their work.
+                warnings.filterwarnings("ignore", "This process .* is multi-threaded")
+                self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         end.close()
         return pipe
 
@@ -205,12 +209,3 @@ def shared(tensor: Tensor) -> Tensor:
     memory = mmap.mmap(-1, tensor.nbytes)
     flat = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel())
     return flat.view(1, *tensor.shape)
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
