@@ -239,33 +239,24 @@ def test_fork_that_waits_for_ever_is_named_and_ended(
     assert sum("has said nothing" in record.getMessage() for record in caplog.records) == 3
 
 
-def test_fork_computes_on_one_thread(forks: Forks) -> None:
-    """Also where its code asks for more, in a process that had them: they are not in the fork."""
+def test_fork_computes_on_one_thread(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where its code asks for more, in a process that had them: they are not in the fork.
 
-    def compute(_: Step) -> tuple[int, float]:
-        torch.set_num_threads(2)
-        return torch.get_num_threads(), float((torch.ones(300, 300) @ torch.ones(300, 300)).sum())
-
-    with on_threads(2):
-        assert compute(lambda: None)[0] == 2
-        assert all_of(forks, [compute] * 2) == [(1, 300.0**3)] * 2
-
-
-def test_fork_has_no_use_for_the_threads_of_its_parent(
-    forks: Forks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A parallel loop of this process has started them, and a fork's own asks for more."""
+    A parallel loop of this process has started them.
+    """
     monkeypatch.setattr(fork, "SILENT_SECONDS", 2.0)
     monkeypatch.setattr(fork, "STUCK_SECONDS", 5.0)
 
-    def compute(_: Step) -> float:
+    def compute(_: Step) -> tuple[int, float, float]:
+        torch.set_num_threads(2)
+        product = torch.ones(300, 300) @ torch.ones(300, 300)
         before = torch.get_num_threads()
         set_num_threads(4)  # which is not a name of torch's
-        return before + float(torch.zeros(1_000_000).exp().sum())
+        return before, float(product.sum()), float(torch.zeros(1_000_000).exp().sum())
 
     with on_threads(2):
-        assert compute(lambda: None) == 2 + 1e6
-        assert all_of(forks, [compute] * 3) == [1 + 1e6] * 3
+        assert compute(lambda: None) == (2, 300.0**3, 1e6)
+        assert all_of(forks, [compute] * 3) == [(1, 300.0**3, 1e6)] * 3
 
 
 def test_forks_keep_or_drop_what_a_call_changes() -> None:
