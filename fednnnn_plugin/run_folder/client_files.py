@@ -75,14 +75,9 @@ class ClientFiles:
     def prune(self, rounds: Collection[int]) -> None:
         """Remove the files that the states after these rounds do not have: of later ones, all."""
         files = client_files_in(self._path)
-        there: dict[int, list[int]] = {}
-        for client, number in files.values():
-            there.setdefault(client, []).append(number)
-        kept = {
-            (client, max((n for n in numbers if n <= after), default=0))
-            for client, numbers in there.items()
-            for after in rounds
-        }
+        places, kept = sorted(files.values()), set[tuple[int, int]]()
+        for after in rounds:  # of each client the last one by then
+            kept.update({client: number for client, number in places if number <= after}.items())
         for path, place in files.items():
             if place not in kept:
                 path.unlink(missing_ok=True)
