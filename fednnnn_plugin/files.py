@@ -62,11 +62,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def sync(path: Path) -> None:
     """Have the disk hold what a file has, or which files a folder has."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    with errors_named(path):
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def break_off(path: Path) -> None:

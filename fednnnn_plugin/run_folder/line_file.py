@@ -27,8 +27,7 @@ class LineFile:
     def sync(self) -> None:
         """Have the disk hold what was written: a checkpoint's rounds are then on record."""
         if self.path.exists():
-            with errors_named(self.path):
-                sync(self.path)
+            sync(self.path)
 
     def shorten(self, size: int) -> None:
         """Drop what was written after so many bytes."""
