@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.quantities import (
-    NOT_ALWAYS,
-    NUMBERS,
-    ClientNorms,
-    LayerRecord,
-    RoundRecord,
-    Seconds,
-    columns,
-    read_record,
-)
+from fednnnn_plugin.quantities import NOT_ALWAYS, NUMBERS, LayerRecord, columns, read_record
 from fednnnn_plugin.run_folder.checkpoint import CheckpointFolder
 from fednnnn_plugin.run_folder.records import MetricsFile
+
+from .test_round_watch import USUAL
 
 OTHER = b'{"round": 2, "test_acc": 0, "integrated_norm": 1, "seconds": {"train": 1}'
 NORMS = (b"-1", b"NaN")
@@ -83,28 +77,17 @@ def test_metrics_file_is_cut_back_to_whole_lines(
 
 def test_numbers_of_a_round_reach_trackers_and_tables() -> None:
     norms = {"mean_update_norm": 0.5, "mean_client_norm": 1.0, "server_update_norm": 0.25}
-    record = RoundRecord(
-        **{"round": 7, "evaluated": "average", "test_acc": 0.75, "test_loss": None, **norms},
-        **{
-            "test_metrics": {"f1": 0.5},
-            "served_test_acc": None,
-            "served_test_loss": None,
-            "served_test_metrics": None,
-            "orthogonal_norm": 0.125,
-        },
-        **{"integrated_norm": 2.0, "client_norms": ClientNorms(0.5, 1.0, 2.0)},
-        **{"layers": {"a.fc": LayerRecord(**norms)}, "clients": 3, "rejected": 1},
-        **{"degenerate": False, "seconds": Seconds(1.0, 0.5, 0.25)},
-    )
+    changes = norms | {"test_loss": None, "test_metrics": {"f1": 0.5}, "orthogonal_norm": 0.125}
+    record = replace(USUAL, **changes, layers={"a.fc": LayerRecord(**norms)})
     shown = {"Test/Acc": 0.75, "Test/f1": 0.5, "NWDA/a.fc/mean_client_norm": 1.0}
     shown |= {f"NWDA/{name}": norm for name, norm in norms.items()}
-    shown |= {"NWDA/orthogonal_norm": 0.125, "NWDA/rejected": 1.0, "NWDA/client_norm_max": 2.0}
+    shown |= {"NWDA/orthogonal_norm": 0.125, "NWDA/rejected": 1.0, "NWDA/client_norm_max": 10.0}
     assert record.tagged().items() >= shown.items()
     assert not [name for name in record.tagged() if "round" in name or "seconds" in name]
     read = read_record(record.to_json().encode())
     row = columns(read)
     assert row.keys() >= NUMBERS.keys() - NOT_ALWAYS
-    assert (row["orthogonal_norm"], row["seconds.train"], row["clients"]) == (0.125, 1.0, 3)
+    assert (row["orthogonal_norm"], row["seconds.train"], row["clients"]) == (0.125, 1.0, 4)
     assert row["layers.a.fc.server_update_norm"] == 0.25
     older = read_record(b'{"round": 1, "schema": 9, "layers": {"fc": {"new_norm": 1.0}}}')
     assert (older["round"], older["orthogonal_norm"]) == (1, None)
