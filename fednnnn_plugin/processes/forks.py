@@ -25,20 +25,20 @@ from fednnnn_plugin.errors import printable, reason
 from fednnnn_plugin.processes.endings import stops_held
 from fednnnn_plugin.processes.fork import Fork, shared
 from fednnnn_plugin.processes.fork_messages import ForkWarning, Result, Slot
-from fednnnn_plugin.processes.workers import Call
+from fednnnn_plugin.processes.workers import Call, Workers
 
 # Seconds that a fork has to end by itself when it has given its result; threads of the user's may
 # keep it from that.
 _ENDS_WITHIN = 5.0
 
 
-class Forks:
+class Forks(Workers):
     """Forks, ``count`` at a time; see :class:`~fednnnn_plugin.processes.workers.Workers`.
 
     A fork computes one call after another of an `each`; ``anew``, one only. A model that a call
     returns is of the form of ``like``, and comes as a group of one in memory that both processes
     have. What a fork logs, and each warning once, is this process's. A fork ends with its
-    parent, however that ends, and leaves signals to it.
+    parent, however that ends, and leaves signals to it; none outlasts its `each`.
     """
 
     kind, why = "processes", ""
@@ -47,12 +47,6 @@ class Forks:
         self.count, self._anew = count, anew
         self._slots = [like.map(shared) for _ in range(count)]
         self._warned = set[ForkWarning]()
-
-    def __enter__(self) -> "Forks":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: no process outlasts `each`."""
 
     def each(self, calls: Iterable[Call]) -> Generator[tuple[int, Any], None, None]:
         """See :class:`~fednnnn_plugin.processes.workers.Workers`."""

@@ -2,11 +2,12 @@
 
 import threading
 import traceback
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -48,7 +49,7 @@ class Failure(RuntimeError):
                 left += [error.__cause__, error.__context__]
 
 
-class Workers(Protocol):
+class Workers(AbstractContextManager["Workers"]):
     """Compute calls side by side, each on one core.
 
     The bits of a result depend neither on how many workers there are nor on what they did before.
@@ -58,12 +59,10 @@ class Workers(Protocol):
     count: int
     why: str  # clients of code that is not ours train one after another here; empty elsewhere
 
-    def __enter__(self) -> "Workers":
-        """Return itself."""
-
     def __exit__(self, *_: object) -> None:
         """Return when no call is computed any more."""
 
+    @abstractmethod
     def each(self, calls: Iterable[Call]) -> Generator[tuple[int, Any], None, None]:
         """Yield the place of each call and its result, in the order in which they end.
 
@@ -82,7 +81,7 @@ def _begin_thread(device: torch.device) -> None:
         torch.cuda.set_device(device)  # what a user's ``.cuda()`` means there
 
 
-class Threads:
+class Threads(Workers):
     """Threads of this process, for calls that share nothing global."""
 
     kind = "threads"
@@ -93,9 +92,6 @@ class Threads:
         self._pools = [
             ThreadPoolExecutor(1, "client", _begin_thread, (device,)) for _ in range(count)
         ]
-
-    def __enter__(self) -> "Threads":
-        return self
 
     def __exit__(self, *_: object) -> None:
         for pool in self._pools:
