@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -123,40 +124,12 @@ def _digests(part: str, things: Iterable[object], names: Mapping[int, str]) -> d
 
 def _described(thing: object) -> Iterator[object]:
     """Yield what a thing is, in words, and then what it is made of."""
-    if isinstance(thing, Variables):
-        yield type(thing).__name__
-        yield from variables_of(thing)
-    elif isinstance(thing, VALUES) and not is_own_value(thing):
-        yield from _told_of_value(thing)
-    else:
-        yield from _told_of_code(thing)
-
-
-def _told_of_value(thing: object) -> Iterator[object]:
-    kind = type(thing).__name__
     match thing:
-        case _ if isinstance(thing, PLAIN):
-            yield f"{kind} {thing!r}"
-        case tuple() | list():  # also what is unknown
-            yield kind
-            yield from thing
-        case set() | frozenset():
-            yield kind
-            yield from sorted(thing, key=lambda each: without_addresses(repr(each)))
-        case Mapping():
-            yield kind
-            for item in thing.items():
-                yield from item
-        case Tensor():
-            yield f"{kind} {thing.requires_grad} {tensors_digest([('', thing)])}"
-        case np.ndarray():
-            yield f"{kind} {thing.dtype} {thing.shape}"
-            objects = thing.dtype.hasobject
-            yield thing.tolist() if objects else blake2b(thing.tobytes()).hexdigest()
-
-
-def _told_of_code(thing: object) -> Iterator[object]:
-    match thing:
+        case Variables():
+            yield type(thing).__name__
+            yield from variables_of(thing)
+        case _ if isinstance(thing, VALUES) and not is_own_value(thing):
+            yield from _told_of_value(thing)
         case types.FunctionType():
             yield from _told_of_function(thing)
         case type():
@@ -172,6 +145,26 @@ def _told_of_code(thing: object) -> Iterator[object]:
             yield of.__name__ if isinstance(of, types.ModuleType) else of
         case _:
             yield from _told_of_object(thing)
+
+
+def _told_of_value(thing: object) -> Iterator[object]:
+    kind = type(thing).__name__
+    match thing:
+        case _ if isinstance(thing, PLAIN):
+            yield f"{kind} {thing!r}"
+        case tuple() | list():  # also what is unknown
+            yield from (kind, *thing)
+        case set() | frozenset():
+            yield kind
+            yield from sorted(thing, key=lambda each: without_addresses(repr(each)))
+        case Mapping():
+            yield from (kind, *chain(*thing.items()))
+        case Tensor():
+            yield f"{kind} {thing.requires_grad} {tensors_digest([('', thing)])}"
+        case np.ndarray():
+            yield f"{kind} {thing.dtype} {thing.shape}"
+            objects = thing.dtype.hasobject
+            yield thing.tolist() if objects else blake2b(thing.tobytes()).hexdigest()
 
 
 def _told_of_function(function: types.FunctionType) -> Iterator[object]:
@@ -215,10 +208,8 @@ def _is_wrapped_again(kind: type, name: str, value: object) -> bool:
 
     As torch puts ``step`` into an optimizer's class when one is first made.
     """
-    if not callable(value) or not hasattr(value, "__wrapped__"):
-        return False
-    inherited = (vars(base).get(name) for base in kind.__mro__[1:])
-    return any(callable(of) and inspect.unwrap(of) is inspect.unwrap(value) for of in inherited)
+    inherited = (inspect.unwrap(vars(base).get(name)) for base in kind.__mro__[1:])
+    return hasattr(value, "__wrapped__") and any(of is inspect.unwrap(value) for of in inherited)
 
 
 def _told_of_object(thing: object) -> Iterator[object]:

@@ -96,20 +96,23 @@ def structure_of(model: nn.Module) -> tuple[list[object], list[object]]:
         plain.append((name, type(module).__qualname__, is_as_model, unsaved, shown))
         for key, value in attributes_of(module):
             (plain if is_plain(value, of_own=False) else others).append((name, key, value))
-        others.append((name, *_hooks(module)))
+        hooks = (
+            (kind, number in getattr(module, f"{kind}_with_kwargs", ()), hook)
+            for kind in _HOOKS
+            for number, hook in getattr(module, kind, {}).items()
+        )
+        others.append((name, *hooks))
     return plain, others
 
 
 def attributes_of(thing: object) -> Iterator[tuple[str, object]]:
     """Yield what an object has of its own, but for what its methods change or keep."""
     kind = type(thing)
-    kept = changed_by_use(kind) | {
-        name
-        for base in kind.__mro__
-        for name, value in vars(base).items()
-        if isinstance(value, functools.cached_property)
-    }
-    of_class = _OF_ANY_MODULE if isinstance(thing, nn.Module) else frozenset[str]()
+    members = [item for base in kind.__mro__ for item in vars(base).items()]
+    kept = changed_by_use(kind)
+    kept |= {name for name, value in members if isinstance(value, functools.cached_property)}
+    if isinstance(thing, nn.Module):
+        kept |= _OF_ANY_MODULE
     if isinstance(thing, torch.jit.ScriptModule):
         yield "code", [*_script_of(thing)]
     elif isinstance(thing, torch.fx.GraphModule):
@@ -117,11 +120,11 @@ def attributes_of(thing: object) -> Iterator[tuple[str, object]]:
         yield from ((name, v) for name, v in vars(thing).items() if isinstance(v, Tensor))
     elif not kind.__module__.startswith("torch._dynamo"):
         for name, value in getattr(thing, "__dict__", {}).items():
-            if name not in of_class and name not in kept and not _is_computed(thing, name, value):
+            if name not in kept and not _is_computed(thing, name, value):
                 yield name, value
-    slots = (item for base in kind.__mro__ if not is_installed(base) for item in vars(base).items())
-    for name, value in slots:
-        if isinstance(value, types.MemberDescriptorType) and name not in kept:
+    for name, value in members:
+        is_slot = isinstance(value, types.MemberDescriptorType)
+        if is_slot and name not in kept and not is_installed(value.__objclass__):
             with suppress(AttributeError):  # it has no value
                 yield name, value.__get__(thing)
 
@@ -138,12 +141,6 @@ def _is_computed(thing: object, name: str, value: object) -> bool:
     hooks = getattr(thing, "_forward_pre_hooks", None)
     computed = isinstance(value, Tensor) and bool(value.grad_fn or hooks)
     return computed or is_installed(type(thing))
-
-
-def _hooks(module: nn.Module) -> Iterator[object]:
-    for kind in _HOOKS:
-        for number, hook in getattr(module, kind, {}).items():
-            yield (kind, number in getattr(module, f"{kind}_with_kwargs", ()), hook)
 
 
 def _script_of(script: torch.jit.ScriptModule) -> Iterator[object]:
