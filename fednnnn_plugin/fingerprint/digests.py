@@ -203,12 +203,13 @@ def _told_of_class(kind: type) -> Iterator[object]:
             yield from (name, value)
 
 
-def _is_wrapped_again(kind: type, name: str, value: object) -> bool:
+def _is_wrapped_again(kind: type, name: str, value: Any) -> bool:
     """Tell whether a class has what it inherits in a wrapper.
 
     As torch puts ``step`` into an optimizer's class when one is first made.
     """
-    inherited = (inspect.unwrap(vars(base).get(name)) for base in kind.__mro__[1:])
+    bases = (vars(base) for base in kind.__mro__[1:])
+    inherited = (inspect.unwrap(of[name]) for of in bases if name in of)
     return hasattr(value, "__wrapped__") and any(of is inspect.unwrap(value) for of in inherited)
 
 
