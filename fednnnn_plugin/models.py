@@ -55,13 +55,6 @@ def form_in(name: str, state: Mapping[str, Tensor]) -> dict[str, int]:
     return {"channels": channels, "places": dense[0].shape[1] // max(len(last), 1)}
 
 
-_WITHOUT_AUXILIARY: dict[str, dict[str, Any]] = {
-    # They would return a tuple in training; and torchvision warns where init_weights is not given.
-    name: {"aux_logits": False, "init_weights": True}
-    for name in ("googlenet", "inception_v3")
-}
-
-
 def is_built_in(model: nn.Module) -> bool:
     """Tell whether a model is one of ``MODELS``, with no module of it replaced, added or hooked."""
     kind = type(model)
@@ -107,7 +100,10 @@ def create_model(
             return MODELS[name](num_classes, **form)
         if name == RESNET:
             return resnet18_gn(num_classes, **form)
-        options = _WITHOUT_AUXILIARY.get(name, {})
+        options: dict[str, Any] = {}
+        if name in ("googlenet", "inception_v3"):
+            # They would return a tuple in training, and warn where init_weights is not given.
+            options = {"aux_logits": False, "init_weights": True}
         model: nn.Module = _torchvision().get_model(
             name, weights=None, num_classes=num_classes, **options
         )
