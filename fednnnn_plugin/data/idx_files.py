@@ -31,7 +31,7 @@ def missing_files(folder: Path, names: Sequence[str]) -> list[str]:
 
 def read_parts(folder: Path, names: Sequence[str], classes: int) -> Parts:
     """Read the four files: 28 × 28 images, uint8 [n, 1, 28, 28], and labels, int64 [n]."""
-    return Parts(*(_part(folder, *names[i : i + 2], classes=classes) for i in (0, 2)))
+    return Parts(*(_part(folder, names[i], names[i + 1], classes) for i in (0, 2)))
 
 
 def _part(folder: Path, images_name: str, labels_name: str, classes: int) -> Samples:

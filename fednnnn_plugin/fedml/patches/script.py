@@ -146,8 +146,9 @@ def _own_data(args: Any) -> tuple[list[Any], int]:
 
     end_federation_together(args)
     named = find_dataset(args.dataset)
-    keys = ("backend", "random_seed", "batch_size", "per_client", "holdout", "client_num_in_total")
-    keys += (*own_keys("data_args"), *(named.arguments if named else ()))
+    of_data = (*own_keys("data_args"), "per_client", "holdout", "client_num_in_total")
+    of_named = named.arguments if named else ()
+    keys = ("backend", "random_seed", "batch_size", *of_data, *of_named)
     recipe = part_recipe(args, keys, federated_optimizer="PaperFedAvg")
     ranks = simulation_ranks(recipe.comm_args.backend) if simulates_ours(args) else Ranks()
     with ending_together(ranks):
