@@ -688,6 +688,7 @@ def test_digest_says_what_it_does_not_cover() -> None:
     """Never fails on it: a generator's place, a variable whose assignment is nowhere."""
     model = Wide([torch.Generator(), threading.Lock()])
     assert model_digests(model)["not_covered"] == "torch._C.Generator"
+    assert "not_covered" not in model_digests(nn.LSTM(2, 3))  # which refers weakly to its weights
     function = cell("def f(x): return TABLE[x]", TABLE={})["f"]
     assert code_digests(function)["not_covered"] == "TABLE"
     typed = cell("from typing import Optional\ndef f(x): return Optional[x]")["f"]

@@ -5,6 +5,7 @@ import logging
 import random
 import threading
 import types
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -50,7 +51,7 @@ _OF_ANY_CLASS = {
 }
 # No number depends on them; of generators some do, but not on where they are.
 _WITHOUT_EFFECT = (
-    *(logging.Logger, Executor, RemovableHandle),
+    *(logging.Logger, Executor, RemovableHandle, weakref.ref),
     *map(type, (threading.Lock(), threading.RLock())),
 )
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
