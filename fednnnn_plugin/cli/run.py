@@ -83,8 +83,10 @@ def check_command(recipe: str, **options: Any) -> None:
     options: its settings, paths, clients and state are checked, and nothing is written.
     """
     if _is_servers(recipe):
-        if any(options.values()):
-            raise UserError("fednnnn check", "a FedML server's YAML is checked without options")
+        if given := [name for name, value in options.items() if value]:
+            words = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            words = words.replace("--overrides", "--set")
+            raise UserError(words, "a FedML server's YAML is checked without options")
         _check_server(Path(recipe).expanduser())
         return
     from fednnnn_plugin.assembly.run import start_recipe

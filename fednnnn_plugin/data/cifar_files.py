@@ -23,7 +23,8 @@ class CifarFiles(NamedTuple):
     def missing(self, cache_dir: Path, _: str = "") -> list[str]:
         """Return what was looked for, unless a data folder has the batches or the archive."""
         found = self._has_batches(cache_dir) or (cache_dir / self.archive).is_file()
-        return [] if found else [f"{self.folder}/", self.archive]
+        batches = f"{self.folder}/ (with its {len(self.batches)} batches)"
+        return [] if found else [f"{batches} or {self.archive}"]
 
     def read(self, cache_dir: Path) -> Parts:
         """Read the batches; an archive is unpacked where it lies, for later starts too."""

@@ -24,7 +24,7 @@ from fednnnn_plugin.fedml.model_states import (
     with_noise,
 )
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
-from fednnnn_plugin.fedml.security import forget_privacy, refuse_enabled
+from fednnnn_plugin.fedml.security import refuse_enabled, turn_off_earlier
 from fednnnn_plugin.fedml.settings import client_recipe
 from fednnnn_plugin.processes.devices import usable_cores
 from fednnnn_plugin.processes.numerics import numerics
@@ -79,7 +79,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         self._seed = recipe.common_args.random_seed
         self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads
         self._threads = usable_cores() if threads == "auto" else threads
-        forget_privacy()  # which the constructor turns on
+        turn_off_earlier()  # which the constructor turns on
         super().__init__(model, args)
         self._staged: tuple[Any, torch.device, TensorBatches] | None = None
         self._without_data = False  # which was said

@@ -89,22 +89,23 @@ _REFUSED = {
     "nbafl": "FedML 0.9.6 adds no noise under it",
     "dp_clip": "FedML 0.9.6 neither clips nor adds noise under it",
 }
-_NOT_ENABLED = {
+_MAY_NOT_BE_ENABLED = {
     "enable_fhe": "norms cannot be taken of encrypted models",
     "enable_contribution": "it averages by FedML's own rule, and fails in FedML 0.9.6",
 }
 
 
 #: What turns on any of it.
-SWITCHES = (*(choices.switch for choices in _CHOICES.values()), *_NOT_ENABLED)
+SWITCHES = (*(choices.switch for choices in _CHOICES.values()), *_MAY_NOT_BE_ENABLED)
 
 
-def forget_privacy() -> None:
-    """Turn off what an earlier federation of the process turned on.
+def turn_off_earlier() -> None:
+    """Turn off the attacks and the privacy of an earlier federation of the process.
 
-    FedML's attacks and defences begin anew with each aggregator and trainer, its privacy does not.
+    FedML's defences begin anew with each aggregator, and no trainer asks for them.
     """
-    FedMLDifferentialPrivacy.get_instance().is_enabled = False
+    for part in (FedMLAttacker, FedMLDifferentialPrivacy):
+        part.get_instance().is_enabled = False
 
 
 def refuse_enabled(args: Any, switches: Mapping[str, str]) -> None:
@@ -116,8 +117,8 @@ def refuse_enabled(args: Any, switches: Mapping[str, str]) -> None:
 
 def check_security(args: Any) -> None:
     """Refuse what does not go with our aggregation, and start the rest; FedML's privacy is anew."""
-    refuse_enabled(args, _NOT_ENABLED)
-    forget_privacy()
+    refuse_enabled(args, _MAY_NOT_BE_ENABLED)
+    turn_off_earlier()
     for key, choices in _CHOICES.items():
         if getattr(args, choices.switch, False):
             _start(choices.part.get_instance(), args, key, choices)

@@ -43,8 +43,12 @@ _CLIENT_KEYS = (
     *("loss", "client_optimizer", "client_optimizer_args", "learning_rate", "weight_decay"),
     *("learning_rate_decay", "max_grad_norm", "prox_mu", "client_threads"),
 )
-# Of keys that only simulations have, what a deployment does all the same.
-_DONE_ANYWAY = {"client_sampling": "uniform", "client_method": "fedprox"}
+# Of keys that only simulations have, what may stand in a deployment's arguments all the same.
+_MAY_BE = {
+    "client_sampling": "uniform, or left out",
+    "client_method": "fedprox, or left out",
+    "learning_rate_schedule": "left out; see learning_rate_decay",
+}
 _SECURE = ("LSA", "SA")  # FedML's light and plain secure aggregation
 
 # A recipe needs these; the other side of a deployment may call them otherwise.
@@ -197,10 +201,9 @@ def client_recipe(args: Any) -> Recipe:
 def _refuse(args: Any, *keys: str) -> None:
     """Refuse what only simulations have."""
     for key in keys:
-        given, allowed = getattr(args, key, None), _DONE_ANYWAY.get(key)
-        if given not in (None, allowed):
-            must = f"{allowed}, or left out" if allowed else "left out"
-            raise UserError(key, f"{shown(given)}: only simulations have it", f"must be {must}")
+        given, allowed = getattr(args, key, None), _MAY_BE.get(key, "left out")
+        if given not in (None, allowed.removesuffix(", or left out")):
+            raise UserError(key, f"{shown(given)}: only simulations have it", f"must be {allowed}")
 
 
 def part_recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:

@@ -27,7 +27,7 @@ from fednnnn_plugin.fedml.processes import (
     quiet_fedml,
     simulation_ranks,
 )
-from fednnnn_plugin.fedml.security import SWITCHES, forget_privacy, refuse_enabled
+from fednnnn_plugin.fedml.security import SWITCHES, refuse_enabled, turn_off_earlier
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.fedml.tester import SimulationTester
 from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
@@ -64,7 +64,7 @@ class Simulator:
         client_trainer: Any = None,
         server_aggregator: Any = None,
     ) -> None:
-        forget_privacy()  # a custom trainer asks FedML's
+        turn_off_earlier()  # a custom trainer asks FedML's
         unread = TRAINING_KEYS if client_trainer is not None else ()
         client_trainer = client_trainer or _task_trainer(model, args)
         custom = client_trainer is not None

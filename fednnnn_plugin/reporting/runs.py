@@ -43,11 +43,12 @@ _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
 MAX_BYTES = 1 << 28  # of a file of records, unpacked
 _LARGEST = 1e100  # of a number that can be drawn
 _LONGEST_SETTING = 60  # characters of a list or mapping; a longer one ends with a digest
-#: What a recipe says of its partition, and what stands there for a split that the data had.
+#: The settings of a partition, beside its method and the sizes.
 PARTITION_ARGS = (
     *("classes_per_client", "partition_alpha", "power_law_exponent", "min_samples"),
     *("partition_by", "test_division"),
 )
+#: What a recipe says of its partition, and what stands there for a split that the data had.
 PARTITION = ("partition_method", "partition_sizes", *PARTITION_ARGS)
 OWN_SPLIT = "own split"
 # Settings of these sections identify a run, but for those that say where and how, not what.

@@ -71,7 +71,12 @@ def checked_options(given: Mapping[str, Any]) -> Options:
 
 def parse_grids(grids: Iterable[str]) -> Grid | None:
     """Read the command's ``KEY=VALUES``."""
-    pairs = [grid.partition("=")[::2] for grid in grids]
+    pairs = []
+    for grid in grids:
+        key, _, values = map(str.strip, grid.partition("="))
+        if not key or not values:
+            raise UserError(GRID, f"{grid!r}", "write KEY=VALUES, as in beta=0.5:1.2:0.1")
+        pairs.append((key, values))
     return _by_key(pairs) if pairs else None
 
 

@@ -36,7 +36,7 @@ def _tree(cache_dir: Path) -> Path | None:
 
 def _missing(cache_dir: Path, _: str) -> list[str]:
     missing = _FILES.missing(cache_dir)
-    return [*missing, _TREE] if missing and not _tree(cache_dir) else []
+    return [f"{missing[0]} or {_TREE}"] if missing and not _tree(cache_dir) else []
 
 
 def _read(cache_dir: Path, _: str) -> tuple[Parts, Sequence[str]]:

@@ -29,16 +29,18 @@ def apply(_fedml: ModuleType) -> None:
 def _simulation(
     original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any
 ) -> Any:
+    ours = simulates_ours(args)
+    if not ours:
+        refuse_near_miss(args)
     for given in (*rest, *named.values()):
         if is_our_aggregator(given):
+            method = getattr(args, "federated_optimizer", None)
             raise UserError(
                 "server_aggregator",
-                f"{type(given).__name__}: a simulation of {args.federated_optimizer} aggregates by "
-                "that method",
+                f"{type(given).__name__}: a simulation of {method} aggregates by that method",
                 "set federated_optimizer: FedNNNN, and leave it out or give your tester instead",
             )
-    if not simulates_ours(args):
-        refuse_near_miss(args)
+    if not ours:
         warn_of_keys_without_effect(args)
         return original(runner, args, *rest, **named)
     hook.require()
