@@ -174,11 +174,10 @@ def _checked_batch(batch: Any, where: str, loss: str) -> tuple[Tensor, Tensor]:
         )
     inputs, labels = batch
     if not isinstance(inputs, Tensor):
-        raise UserError(
-            where,
-            f"the inputs of a batch are {_kind(inputs)}",
-            "must be one tensor: stack or join several, and take them apart in the model's forward",
-        )
+        several = isinstance(inputs, tuple | list | Mapping)
+        hint = ": stack or join them, and take them apart in the model's forward" if several else ""
+        given = f"the inputs of a batch are {_kind(inputs)}"
+        raise UserError(where, given, f"must be one tensor{hint}")
     if inputs.dtype == torch.uint8:
         raise UserError(
             where,
@@ -212,4 +211,5 @@ def _why_empty(loader: DataLoader[Any]) -> str:
             f"its loader gives no batch: its {count} samples are fewer than a batch of "
             f"{loader.batch_size} with drop_last=True: set drop_last=False, or leave the client out"
         )
-    return "its loader gives no sample: must give at least one"
+    of = f" of its {count}" if count else ""
+    return f"its loader gives no sample{of}: must give at least one"

@@ -51,7 +51,7 @@ def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rat
         if make is not None and _is_scheduler(make):
             found = torch_rates(functools.partial(make, **settings), rate, left)
         else:
-            factors: Callable[[int], Any] = own or schedule_factors(name, settings)
+            factors = schedule_factors(name, settings) if own is None else own
             found = [
                 rate * _number(factors(number), f"{where}: round {number}")
                 for number in range(1, left + 1)

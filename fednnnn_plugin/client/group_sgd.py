@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -73,7 +73,7 @@ def _in_batches(order: Tensor, batch_size: int) -> Tensor:
     return F.pad(order, (0, steps * batch_size - len(order)), value=_PAD).view(steps, batch_size)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GroupSGD:
     """:class:`LocalSGD` on clients side by side, the rows of one matrix ``[m, d]``.
 
@@ -89,16 +89,16 @@ class GroupSGD:
     """
 
     sgd: LocalSGD
-    model: nn.Module
+    model: InitVar[nn.Module]
     inputs: Tensor
     labels: Tensor
     normalisation: Callable[[Tensor], Tensor] | None = None
     graphs: StepGraphs | None = None
     augment: Augment | None = None
 
-    def __post_init__(self) -> None:
-        self._model = copy.deepcopy(self.model).train()
-        self._layout = layout_of(self.model)
+    def __post_init__(self, model: nn.Module) -> None:
+        self._model = copy.deepcopy(model).train()
+        self._layout = layout_of(model)
         self._memory: _Memory | None = None
 
     def stage(self, orders: Sequence[Sequence[Tensor]]) -> Staged:

@@ -33,7 +33,7 @@ def _loader_steps(data: LoaderData, client: int, sgd: LocalSGD, key: str, why: s
     return sgd.steps(0 if sgd.local_steps else batches_in(loader, client, key, why))
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Batches:
     """A federation's mini-batches, on the device and in the dtype to train in once staged.
 
@@ -87,7 +87,7 @@ class Batches:
         return inputs, labels.to(self.device, kind)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class LoaderBatches(Batches):
     """Batches as a user's iterables give them; each epoch iterates anew.
 
@@ -125,7 +125,7 @@ class LoaderBatches(Batches):
         return self.data.test_loader
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TensorBatches(Batches):
     """Batches cut from tensors that are on the device; images are normalised when they are staged.
 

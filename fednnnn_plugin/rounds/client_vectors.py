@@ -52,7 +52,7 @@ class MethodState:
 NO_STATE = MethodState()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ClientVectors:
     """Carries a method's vectors through the rounds; rank 0 has the files.
 

@@ -121,10 +121,12 @@ class Executor:
                 group, failed = groups[place], isinstance(trained, Exception)
                 if failed:
                     _log.info("round %d: clients %s", round_number, group, exc_info=trained)
+                is_taken = not failed or len(group) == 1
+                if is_taken:
+                    consume(group, trained)  # which may raise it: a debugger then has its locals
                 if isinstance(trained, Failure):
                     trained.forget_locals()
-                if not failed or len(group) == 1:
-                    consume(group, trained)
+                if is_taken:
                     continue
                 why = " ".join(str(trained).split())
                 if is_out_of_memory(trained.__cause__):
@@ -246,7 +248,7 @@ class Executor:
         batches = self._test
         assert isinstance(batches, Batches)
         keep, classes = (False, 0) if by_client else (bool(self._metrics), self._classes)
-        counts = partial(count, loss=self._loss, keep=keep, classes=classes)
+        count_in = partial(count, loss=self._loss, keep=keep, classes=classes)
         with self._generators("client", 0, 0):
             model = self._replica(state).model.eval()
             every = batches.client_tests() if by_client else ((0, each) for each in batches.test())
@@ -254,7 +256,7 @@ class Executor:
             for place, (client, batch) in islice(enumerate(every), first, stop, step):
                 places.append((client, place))
                 with self._generators("test", 0, place):  # whoever tests the batches before it
-                    counted.append(counts(model, batches.staged(batch)))
+                    counted.append(count_in(model, batches.staged(batch)))
             return [*zip(places, read(counted), strict=True)]
 
     def evaluate(self, tallied: Iterable[Tested]) -> Evaluation:

@@ -33,7 +33,7 @@ class _Left(NamedTuple):
     measured: Measured
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GroupAdder:
     """Adds a round's groups to the sum of this rank, in the order in which their training ends.
 

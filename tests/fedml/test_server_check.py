@@ -85,8 +85,7 @@ def test_state_and_records_must_be_of_start_round() -> None:
 
 def test_options_and_a_missing_fedml_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     result = check("--set=beta=1")
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert result.stderr.endswith("without options\n")
+    assert (result.exit_code, result.stderr[:7]) == (2, "--set: ")
     monkeypatch.setattr(hook, "_version", lambda: None)
     result = check()
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)

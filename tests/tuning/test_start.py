@@ -77,8 +77,8 @@ def test_wrong_argument_is_one_line(given: Any, start: str) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--grid=beta"], "--grid beta: '': must be numbers"),
-        (["--grid==1"], "--grid : "),
+        (["--grid=beta"], "--grid: 'beta': write KEY=VALUES"),
+        (["--grid==1"], "--grid: '=1': write KEY=VALUES"),
         (["--grid=beta=0.5", "--grid=train_args.beta=0.6"], "--grid: "),
         (["--grid=eta=1"], "--grid eta: "),
         (["--study=a-file"], "--study: a-file: "),
