@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
@@ -12,7 +12,7 @@ MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of th
 TEMPORARY = ".fednnnn-tmp"
 
 
-def expanded(path: str) -> Path:
+def expanded(path: str | os.PathLike[str]) -> Path:
     """Expand ``~``, which is the working directory for a user without a home, as in a container.
 
     ``RuntimeError`` where another user of that name has none.
@@ -24,6 +24,13 @@ def expanded(path: str) -> Path:
         if first != "~":
             raise
         return Path.cwd().joinpath(*rest)
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """Expand ``~`` as :func:`expanded` does; without such a home it is a name like others."""
+    with suppress(RuntimeError):
+        return expanded(path)
+    return Path(path)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.files import user_path
 
 
 def list_recipes() -> list[Path]:
@@ -21,9 +22,7 @@ BASE = Path(__file__).with_name("base.yaml")
 
 def find_recipe(text: str) -> Path:
     """Find an existing path, ``base``, or a packaged ``NAME``, ``NAME.yaml``, ``recipes/NAME``."""
-    path, is_folder = Path(text), False
-    with suppress(RuntimeError):  # no such home directory: it is a name like others
-        path = path.expanduser()
+    path, is_folder = user_path(text), False
     with suppress(OSError):  # a name longer than the file system takes
         is_folder = path.is_dir()
         if path.exists() and not is_folder:  # a run folder may have a recipe's name

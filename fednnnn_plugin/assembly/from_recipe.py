@@ -65,7 +65,7 @@ def run_folder(recipe: Recipe, output: Path | str | None = None, here: Path | No
     if output is None:
         return here / "runs" / f"{recipe.name}-seed{recipe.common_args.random_seed}"
     try:
-        return here / Path(output).expanduser()
+        return here / expanded(output)
     except RuntimeError:
         raise UserError(OUTPUT, f"{output}: there is no such home directory") from None
 

@@ -15,6 +15,7 @@ import click
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors, with_options
 from fednnnn_plugin.cli.short_options import SHORT, on_short_options, short_overrides
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.files import user_path
 from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.processes.endings import launched_rank, say
 from fednnnn_plugin.processes.interpreter import python_command
@@ -87,7 +88,7 @@ def check_command(recipe: str, **options: Any) -> None:
             words = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             words = words.replace("--overrides", "--set")
             raise UserError(words, "a FedML server's YAML is checked without options")
-        _check_server(Path(recipe).expanduser())
+        _check_server(user_path(recipe))
         return
     from fednnnn_plugin.assembly.run import start_recipe
     from fednnnn_plugin.recipe import load_recipe

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import reduce, wraps
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, ParamSpec
 import click
 
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.files import user_path
 from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.processes.endings import (
     Terminated,
@@ -34,9 +34,7 @@ class _UserPath(click.Path):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         path: Any = super().convert(value, param, ctx)
-        with suppress(RuntimeError):  # no such home directory: it is a name like others
-            path = path.expanduser()
-        return path
+        return user_path(path)
 
 
 PATH = _UserPath(path_type=Path)

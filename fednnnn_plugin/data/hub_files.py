@@ -9,7 +9,7 @@ from typing import Any
 
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError, printable, reason
-from fednnnn_plugin.files import expanded
+from fednnnn_plugin.files import user_path
 from fednnnn_plugin.user_code import HUB
 
 _OLDEST = 4  # the first release that runs no code of a data set
@@ -46,7 +46,7 @@ def read_tables(spec: DataSpec, arguments: Mapping[str, str], where: str) -> tup
 def _place(spec: DataSpec, revision: str | None, where: str) -> Path:
     """Return the file or folder on disk of this name, else the hub's, downloaded if allowed."""
     name = spec.dataset.removeprefix(HUB)
-    path = expanded(name).absolute()
+    path = user_path(name).absolute()
     if path.is_dir() or path.is_file():
         return path
     if name.startswith((".", "~", os.sep)) or name.endswith(".parquet"):

@@ -15,6 +15,7 @@ from fednnnn_plugin.fedml.keys import (
     warn_of_unused_keys,
 )
 from fednnnn_plugin.fedml.methods import PROXIMAL, allows_code, is_proximal
+from fednnnn_plugin.files import user_path
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.consistency import cross_silo_keys
 from fednnnn_plugin.recipe.kinds import Caller
@@ -169,7 +170,7 @@ def continue_from_state(args: Any) -> bool:
     path = getattr(args, "server_state_path", None)
     if not isinstance(path, str):
         raise UserError("train_args.start_round", "auto: needs tracking_args.server_state_path")
-    state = Path(path).expanduser().resolve()
+    state = user_path(path).resolve()
     done = read_state(state, "server_state_path")[1] if state.exists() else 0
     total = getattr(args, "comm_round", None)
     if isinstance(total, int) and done >= total:

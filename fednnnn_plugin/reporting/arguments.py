@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from fednnnn_plugin.errors import Option, UserError, shown
+from fednnnn_plugin.files import user_path
 
 OUT = Option("out", "--out")
 LAYERS = Option("layers", "--layer")
@@ -24,9 +25,7 @@ def checked_path(what: object, given: object) -> Path:
     """A path, of which ``~`` is the home directory."""
     if not isinstance(given, str | os.PathLike):
         raise UserError(what, shown(given), "must be a path")
-    with suppress(RuntimeError):  # no such home directory: it is a name like others
-        return Path(given).expanduser()
-    return Path(given)
+    return user_path(given)
 
 
 def run_paths(given: Iterable[object]) -> list[Path]:

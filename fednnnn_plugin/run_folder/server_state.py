@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.files import user_path, write_atomically
 from fednnnn_plugin.tensor_files import read_tensors
 
 _STANDING, _DIGEST = "standing", "digest"
@@ -25,7 +25,7 @@ def file_to_write(key: str, text: str | Path | None, *, only_check: bool = False
     """
     if text is None:
         return None
-    path, where = Path(text).expanduser().resolve(), f"{key}: {printable(text)}"
+    path, where = user_path(text).resolve(), f"{key}: {printable(text)}"
     try:
         if path.exists() and not path.is_file():
             raise UserError(where, "is no regular file", "must be one, or not be there")

@@ -11,11 +11,13 @@ import pytest
 import yaml
 
 from fednnnn_plugin.assembly.from_recipe import located, thresholds
+from fednnnn_plugin.assembly.load_model import load_model
 from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reading import read_yaml, write_yaml
 from fednnnn_plugin.recipe import differences, dump_recipe, find_recipe, load_recipe
 from fednnnn_plugin.recipe.data_spec import data_spec
+from fednnnn_plugin.run_folder.server_state import file_to_write
 
 MINIMAL = """\
 common_args: {training_type: simulation}
@@ -33,13 +35,18 @@ NAME = "mnist_noniid_b_fednnnn"
 NEARLY = (NAME[:-1], f"other/{NAME}.yaml", "recipes/mnist_nniid_b_fednnnn")
 
 
-def test_recipe_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python, unlike a shell, leaves the ``~`` alone."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine.yaml").write_text(MINIMAL)
     assert find_recipe("~/mine.yaml") == tmp_path / "mine.yaml"
     with pytest.raises(UserError, match=r"^~no\.body/mine\.yaml: "):
         find_recipe("~no.body/mine.yaml")
+    with pytest.raises(UserError, match=r"^folder: ~no\.body/run/"):
+        load_model("~no.body/run")
+    monkeypatch.chdir(tmp_path)
+    there = file_to_write("server_state_path", "~no.body/state", only_check=True)
+    assert there == tmp_path / "~no.body/state"
 
 
 def test_recipe_name_gives_way_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
