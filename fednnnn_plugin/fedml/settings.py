@@ -44,12 +44,9 @@ _CLIENT_KEYS = (
     *("loss", "client_optimizer", "client_optimizer_args", "learning_rate", "weight_decay"),
     *("learning_rate_decay", "max_grad_norm", "prox_mu", "client_threads"),
 )
-# Of keys that only simulations have, what may stand in a deployment's arguments all the same.
-_MAY_BE = {
-    "client_sampling": "uniform, or left out",
-    "client_method": "fedprox, or left out",
-    "learning_rate_schedule": "left out; see learning_rate_decay",
-}
+# Of keys that only simulations have, what a deployment does all the same, or has instead.
+_DONE_ANYWAY = {"client_sampling": "uniform", "client_method": "fedprox"}
+_INSTEAD = {"learning_rate_schedule": "; see learning_rate_decay"}
 _SECURE = ("LSA", "SA")  # FedML's light and plain secure aggregation
 
 # A recipe needs these; the other side of a deployment may call them otherwise.
@@ -172,14 +169,13 @@ def continue_from_state(args: Any) -> bool:
         raise UserError("train_args.start_round", "auto: needs tracking_args.server_state_path")
     state = user_path(path).resolve()
     done = read_state(state, "server_state_path")[1] if state.exists() else 0
-    total = getattr(args, "comm_round", None)
+    args.start_round, total = done, getattr(args, "comm_round", None)
     if isinstance(total, int) and done >= total:
         raise UserError(
             "train_args.comm_round",
             f"{total}: all rounds are done (start_round: auto): raise it to continue from "
             f"{printable(path)}",
         )
-    args.start_round = done
     if isinstance(total, int):
         args.comm_round = total - done
     return True
@@ -202,9 +198,10 @@ def client_recipe(args: Any) -> Recipe:
 def _refuse(args: Any, *keys: str) -> None:
     """Refuse what only simulations have."""
     for key in keys:
-        given, allowed = getattr(args, key, None), _MAY_BE.get(key, "left out")
-        if given not in (None, allowed.removesuffix(", or left out")):
-            raise UserError(key, f"{shown(given)}: only simulations have it", f"must be {allowed}")
+        given, allowed = getattr(args, key, None), _DONE_ANYWAY.get(key)
+        if given not in (None, allowed):
+            must = f"{allowed}, or left out" if allowed else f"left out{_INSTEAD.get(key, '')}"
+            raise UserError(key, f"{shown(given)}: only simulations have it", f"must be {must}")
 
 
 def part_recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:

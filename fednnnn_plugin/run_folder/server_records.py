@@ -125,7 +125,7 @@ class ServerRecords:
 def records_file(
     folder: str | Path | None, done: int, told_by: str, *, only_check: bool = False
 ) -> MetricsFile | None:
-    """Return the file of a folder's records, or refuse others' tables or numbers of rounds.
+    """Return the file of a folder's records, or refuse others' files or numbers of rounds.
 
     To ``only_check`` writes nothing.
     """
@@ -134,6 +134,10 @@ def records_file(
     if path is None:
         return None
     ResultTables(path.parent).check("metrics_path")
+    recipe = RunFolder(path.parent).recipe
+    if recipe.exists() and not path.exists():  # which comes before it
+        why = f"{printable(recipe)}: of no federation"
+        raise UserError("metrics_path", why, "move it, or name another folder")
     file = MetricsFile(path)
     recorded = file.rounds()
     there = f"metrics_path: {printable(path.parent)}: has records of {recorded} rounds"

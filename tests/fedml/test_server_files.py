@@ -191,6 +191,11 @@ DAMAGED = {
             {"metrics_path": "others", "server_state_path": None},
             "metrics_path: .*others/clients.csv: its first line",
         ),
+        (
+            0,
+            {"metrics_path": "mine", "server_state_path": None},
+            "metrics_path: .*mine/recipe.yaml: of no federation",
+        ),
         (1, {"save_path": "."}, r"save_path: \.: is no regular file"),
         (1, {"save_path": "run/../folder/state"}, "save_path: run/../folder/state: is the server_"),
     ],
@@ -198,8 +203,9 @@ DAMAGED = {
 def test_server_files_that_do_not_fit_are_refused(start, values, named, own_folder) -> None:
     advance(server(), 0)
     save_file(net().state_dict(), "weights")
-    Path("others").mkdir()
-    Path("others/clients.csv").write_text("name,country")  # a line without an end
+    for own in ("others/clients.csv", "mine/recipe.yaml"):
+        Path(own).parent.mkdir()
+        Path(own).write_text("name,country")  # a line without an end
     for name, damage in DAMAGED.items():
         Path(name).write_bytes(damage(Path("folder/state").read_bytes()))
     with refused(named):
