@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -586,6 +587,19 @@ def around(item: Any) -> nn.Module:
     return Wide(itself)
 
 
+class Dotted(dict):
+    """Answers to any name, also to ``__wrapped__``."""
+
+    __getattr__ = dict.get
+
+
+@pytest.mark.parametrize("own", [lambda k: Dotted(a=k), lambda k: {"a": k}])
+def test_digest_has_an_inherited_attribute_anew(own: Any) -> None:
+    base = type("Base", (nn.Module,), {"config": own(0)})
+    one, other = (model_digests(type("Child", (base,), {"config": own(k)})()) for k in (1, 2))
+    assert one != other
+
+
 def traced(factor: float) -> nn.Module:
     model = Scaled(2, 2)
     model.factor = factor
@@ -689,6 +703,7 @@ def test_digest_says_what_it_does_not_cover() -> None:
     model = Wide([torch.Generator(), threading.Lock()])
     assert model_digests(model)["not_covered"] == "torch._C.Generator"
     assert "not_covered" not in model_digests(nn.LSTM(2, 3))  # which refers weakly to its weights
+    assert model_digests(Wide(weakref.ref(model)))["not_covered"] == "weakref.ReferenceType"
     function = cell("def f(x): return TABLE[x]", TABLE={})["f"]
     assert code_digests(function)["not_covered"] == "TABLE"
     typed = cell("from typing import Optional\ndef f(x): return Optional[x]")["f"]

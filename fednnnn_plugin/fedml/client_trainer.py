@@ -79,7 +79,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         self._seed = recipe.common_args.random_seed
         self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads
         self._threads = usable_cores() if threads == "auto" else threads
-        turn_off_earlier()  # which the constructor turns on
+        turn_off_earlier()  # the constructor starts what the arguments ask for
         super().__init__(model, args)
         self._staged: tuple[Any, torch.device, TensorBatches] | None = None
         self._without_data = False  # which was said

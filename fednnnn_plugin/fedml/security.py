@@ -116,7 +116,7 @@ def refuse_enabled(args: Any, switches: Mapping[str, str]) -> None:
 
 
 def check_security(args: Any) -> None:
-    """Refuse what does not go with our aggregation, and start the rest; FedML's privacy is anew."""
+    """Refuse what does not go with our aggregation, and start the rest anew."""
     refuse_enabled(args, _MAY_NOT_BE_ENABLED)
     turn_off_earlier()
     for key, choices in _CHOICES.items():

@@ -5,7 +5,6 @@ import logging
 import random
 import threading
 import types
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -51,7 +50,7 @@ _OF_ANY_CLASS = {
 }
 # No number depends on them; of generators some do, but not on where they are.
 _WITHOUT_EFFECT = (
-    *(logging.Logger, Executor, RemovableHandle, weakref.ref),
+    *(logging.Logger, Executor, RemovableHandle),
     *map(type, (threading.Lock(), threading.RLock())),
 )
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
@@ -209,9 +208,10 @@ def _is_wrapped_again(kind: type, name: str, value: Any) -> bool:
 
     As torch puts ``step`` into an optimizer's class when one is first made.
     """
-    bases = (vars(base) for base in kind.__mro__[1:])
-    inherited = (inspect.unwrap(of[name]) for of in bases if name in of)
-    return hasattr(value, "__wrapped__") and any(of is inspect.unwrap(value) for of in inherited)
+    if not callable(value) or not hasattr(value, "__wrapped__"):  # others may answer to any name
+        return False
+    inherited = (vars(base).get(name) for base in kind.__mro__[1:])
+    return any(callable(of) and inspect.unwrap(of) is inspect.unwrap(value) for of in inherited)
 
 
 def _told_of_object(thing: object) -> Iterator[object]:

@@ -36,7 +36,8 @@ BUILT_IN = (
 )
 PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 VALUES = (*PLAIN, list, tuple, set, frozenset, Mapping, Tensor, np.ndarray)
-_OF_ANY_MODULE = {*vars(nn.Module()), "__annotations__"}
+# A recurrent layer refers weakly to its weights.
+_OF_ANY_MODULE = {*vars(nn.Module()), "__annotations__", "_flat_weight_refs"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # The methods that a run calls of an object; others are for those who make it.
 _USED = ("forward", "__call__", "step", "__getitem__", "__iter__", "__next__", "__len__")

@@ -17,7 +17,7 @@ from fednnnn_plugin.run_folder.folder import checkpoints_in, round_of
 _log = logging.getLogger(__name__)
 _KEPT = 2
 
-#: Raises where what the tensors of a checkpoint refer to is not whole.
+#: Raises ``OSError`` or ``ValueError`` where what a checkpoint's tensors refer to is not whole.
 Check = Callable[[Mapping[str, Tensor]], None]
 
 
@@ -57,7 +57,6 @@ class CheckpointFolder:
     def load(self, recorded: int, check: Check | None = None) -> Checkpoint | None:
         """Return the newest checkpoint that is whole and on record; warn of others.
 
-        ``check`` raises ``OSError`` or ``ValueError``.
         ``recorded`` is how many rounds the metrics hold, from the first one on. Where there are
         only checkpoints of later rounds, the metrics are damaged: the run is not started over.
         """
@@ -66,13 +65,13 @@ class CheckpointFolder:
         if late:
             _warn(late, f"metrics.jsonl holds only {recorded} whole rounds")
         found = None
-        damaged: dict[Path, Exception] = {}
+        damaged: dict[Path, str] = {}
         for path in there[len(late) :]:
             try:
                 found = _read(path, check)
                 break
             except (OSError, ValueError, SafetensorError) as error:
-                damaged[path] = error
+                damaged[path] = str(error)  # its frames have the tensors
         if damaged:
             why = next(iter(damaged.values()))
             _warn([*damaged], f"damaged checkpoint, trying the one before: {why}")

@@ -104,7 +104,9 @@ class ResultTables:
     def check(self, where: object) -> None:
         """Refuse to continue what is not what this version has written; ``where`` asks to."""
         for table in self._tables.values():
-            if not table.header.startswith(next(table.lines(), b"")):  # else perhaps cut short
+            is_other = table.path.exists() and not table.path.is_file()
+            first = next(table.lines(), b"")  # perhaps cut short
+            if is_other or not table.header.startswith(first):
                 must = f"its first line must be {table.header.decode().strip()}"
                 raise UserError(where, table.path, f"{must}; or move it away")
 
