@@ -79,7 +79,7 @@ class Executor:
         # A user's: what it keeps stays in this process.
         self._tests = Threads(device=next(model.parameters()).device)
         self._worker = threading.local()
-        self._said = set[str]()  # what is said once
+        self._warned = set[str]()  # kinds of warning that were logged, each once
 
     def __enter__(self) -> "Executor":
         self.workers.__enter__()
@@ -137,8 +137,8 @@ class Executor:
         return alone
 
     def _warn_once(self, of: str, message: str, *given: object) -> None:
-        if of not in self._said:
-            self._said.add(of)
+        if of not in self._warned:
+            self._warned.add(of)
             _log.warning(message, *given)
 
     def _train_group(
