@@ -15,6 +15,7 @@ from fednnnn_plugin.files import open_regular
 from fednnnn_plugin.reporting.conditions import check_runs
 from fednnnn_plugin.reporting.frames import read_runs
 from fednnnn_plugin.reporting.runs import MAX_BYTES
+from fednnnn_plugin.reporting.typed_csv import read_typed_csv
 from fednnnn_plugin.run_folder.results import CLASSES, CLIENTS, COLUMNS
 
 Place: TypeAlias = Union[str, "os.PathLike[str]"]
@@ -103,14 +104,13 @@ def _read(path: Path, name: str) -> pd.DataFrame | None:
     if not path.exists():
         return None
     types = {column: _TYPES.get(column, "Int64") for column in COLUMNS[name]}
-    how: Any = {"usecols": [*types], "dtype": types, "float_precision": "round_trip"}
-    how |= {"keep_default_na": False, "na_values": [""]}  # a class may be called NA
     try:
         with open_regular(path, MAX_BYTES) as file:
             whole = file.read().rpartition(b"\n")[0]
         if not whole:
             return None
-        table = pd.read_csv(BytesIO(whole), **how)[[*types]]
+        # A class may be called NA.
+        table = read_typed_csv(BytesIO(whole), types, keep_default_na=False, na_values=[""])
     except (OSError, ValueError) as error:
         raise UserError(printable(path), f"cannot be read: {reason(error)}") from None
     if name == CLIENTS and table["client"].str.isdigit().all():

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from fednnnn_plugin.errors import UserError, reason
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.reporting.metrics import Metric
+from fednnnn_plugin.reporting.typed_csv import read_typed_csv
 
 PLAN, TRIALS = "study.yaml", "trials.csv"
 MAX_POINTS = 1_000
@@ -153,14 +154,13 @@ def read_study(folder: Path) -> Study:
     plan, path = read_plan(folder), folder / TRIALS
     types: Any = dict.fromkeys([*COLUMNS, *plan.keys], str)
     types |= dict.fromkeys(["value", *MEASURED, *plan.keys], float)
-    how: Any = {"encoding_errors": "replace", "float_precision": "round_trip"}
     table, warnings = pd.DataFrame(columns=[*types]).astype(types), []
     try:
         if path.exists():
             if not path.is_file():
                 raise OSError("not a regular file")
             with path.open("rb") as file:  # pandas would look for a "~" elsewhere
-                table = pd.read_csv(file, usecols=[*types], dtype=types, **how)[[*types]]
+                table = read_typed_csv(file, types, encoding_errors="replace")
     except (OSError, ValueError) as error:
         warnings.append(f"{path}: cannot be read: {reason(error)}")
     table["value"] = table["value"].where(table["state"] == "finished")

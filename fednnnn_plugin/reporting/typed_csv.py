@@ -1,0 +1,23 @@
+"""Tables of known columns from CSV files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import IO, Any
+
+import pandas as pd
+
+
+def read_typed_csv(file: IO[bytes], types: Mapping[str, Any], **how: Any) -> pd.DataFrame:
+    """Read the columns of ``types``, each as its type; a float has the bits that were written.
+
+    pandas before 3.1 rounds floats that it reads, and later releases do not bear the argument that
+    ends this: they are read as text here.
+
+    Raises:
+        ValueError: a column is missing, or a value is not of its type.
+    """
+    floats = [name for name, kind in types.items() if kind is float]
+    read_as = {**types, **dict.fromkeys(floats, str)}
+    table = pd.read_csv(file, usecols=[*types], dtype=read_as, **how)[[*types]]
+    return table.astype(dict.fromkeys(floats, float))
