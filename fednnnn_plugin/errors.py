@@ -168,6 +168,13 @@ def shown(value: object) -> str:
     return f"a {kinds.get(kind, kind)}"
 
 
+def some_of(names: Iterable[object], most: int) -> str:
+    """The first names, and how many more there are: ``a, b and 3 more``."""
+    every = list(map(str, names))
+    rest = len(every) - most
+    return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
 def joined(lines: Iterable[str]) -> str:
     """The lines of one message; the first `MAX_LINES` of them where there are more."""
     different = list(dict.fromkeys(lines))

@@ -4,7 +4,6 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import BufferedReader
 from pathlib import Path
 
 LONGEST_LINE = 1 << 24  # bytes of a round's record
@@ -42,12 +41,12 @@ def errors_named(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def open_regular(path: Path, max_bytes: int) -> BufferedReader:
-    """Open a file, or raise ``OSError`` of what would block, never end, or fill the memory."""
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Read a file, or raise ``OSError`` of what would block, never end, or fill the memory."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
         raise OSError(f"not a regular file of at most {max_bytes} bytes")
-    return path.open("rb")
+    return path.read_bytes()
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, printable, some_of
 from fednnnn_plugin.files import user_path
 
 
@@ -45,8 +45,7 @@ def copy_recipes(folder: Path) -> int:
     recipes = list_recipes()
     taken = [path.name for path in recipes if (folder / path.name).exists()]
     if taken:
-        more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
-        raise UserError(folder, f"it already holds {taken[0]}{more}: nothing was copied")
+        raise UserError(folder, f"it already holds {some_of(taken, 1)}: nothing was copied")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in recipes:

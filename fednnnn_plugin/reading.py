@@ -10,7 +10,7 @@ import yaml
 from yaml.constructor import ConstructorError
 
 from fednnnn_plugin.errors import UserError, printable, reason, shown
-from fednnnn_plugin.files import open_regular
+from fednnnn_plugin.files import read_regular
 
 MAX_BYTES = 1 << 18
 _MAX_DIGITS = 100
@@ -29,8 +29,7 @@ def read_mapping(path: Path, of: str) -> dict[str, Any]:
     """Read a YAML file that holds a mapping; a ``UserError`` says why it cannot be read."""
     where = printable(path)
     try:
-        with open_regular(path, MAX_BYTES) as stream:
-            values = read_yaml(stream.read().decode("utf-8-sig"), where)
+        values = read_yaml(read_regular(path, MAX_BYTES).decode("utf-8-sig"), where)
     except OSError as error:
         raise UserError(where, f"cannot be read: {reason(error)}") from None
     except UnicodeDecodeError as error:

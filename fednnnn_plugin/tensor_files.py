@@ -6,7 +6,7 @@ from pathlib import Path
 import safetensors.torch
 from torch import Tensor
 
-from fednnnn_plugin.files import MEMORY, open_regular
+from fednnnn_plugin.files import MEMORY, read_regular
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -18,8 +18,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         OSError: the file cannot be read, or is larger than the machine's memory.
         SafetensorError: it is damaged.
     """
-    with open_regular(path, MEMORY) as file:
-        content = file.read()
+    content = read_regular(path, MEMORY)
     tensors = safetensors.torch.load(content)
     length = int.from_bytes(content[:8], "little")  # of the header, which is JSON
     return tensors, json.loads(content[8 : 8 + length]).get("__metadata__", {})

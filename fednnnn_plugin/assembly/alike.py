@@ -9,7 +9,7 @@ import fednnnn_plugin
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.unchanged import PLACEMENT, parts_of
 from fednnnn_plugin.client.replica import named_tensors
-from fednnnn_plugin.errors import OVERWRITE, RESUME, joined, printable, shown
+from fednnnn_plugin.errors import OVERWRITE, RESUME, joined, printable, shown, some_of
 from fednnnn_plugin.fingerprint import tensors_digest
 from fednnnn_plugin.processes.ranks import AgreedError, Ranks
 from fednnnn_plugin.recipe import Recipe, resolved
@@ -71,10 +71,8 @@ def _check_alike(
 
 def _counted(ranks: Sequence[int]) -> str:
     """Name at most eight ranks: ``ranks 1, 2 have``."""
-    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     one = len(ranks) == 1
-    numbers = ", ".join(map(str, ranks[:8]))
-    return f"{'rank' if one else 'ranks'} {numbers}{more} {'has' if one else 'have'}"
+    return f"{'rank' if one else 'ranks'} {some_of(ranks, 8)} {'has' if one else 'have'}"
 
 
 def _other(place: int) -> str:

@@ -4,10 +4,9 @@ import csv
 import hashlib
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 from fednnnn_plugin.errors import UserError, printable, reason
-from fednnnn_plugin.files import expanded, open_regular
+from fednnnn_plugin.files import expanded, read_regular
 from fednnnn_plugin.rounds.sampling import AVAILABILITY
 
 _COLUMNS = ["client", "first_round", "last_round"]
@@ -27,8 +26,7 @@ class AvailabilityFile:
     def __init__(self, path: str, num_clients: int, rounds: int) -> None:
         where = f"{AVAILABILITY}: {printable(path)}"
         try:
-            with open_regular(Path(expanded(path)), _LONGEST) as file:
-                content = file.read()
+            content = read_regular(expanded(path), _LONGEST)
             lines = list(csv.reader(content.decode("utf-8-sig").splitlines()))
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise UserError(where, f"cannot be read: {reason(error)}") from None

@@ -10,9 +10,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import saved_tensors
-from fednnnn_plugin.errors import UserError, printable
-
-_NAMED = 3  # parameters in a message
+from fednnnn_plugin.errors import UserError, printable, some_of
 
 
 class Form(NamedTuple):
@@ -89,8 +87,9 @@ class Reach:
             raise UserError(self._where, "its loss has no gradient for any of its parameters")
         if not left:
             return []
+        named = printable(some_of(left, 3))
         return [
-            f"{self._where}: {_few(left)}: requires a gradient and gets none in the first step: "
+            f"{self._where}: {named}: requires a gradient and gets none in the first step: "
             "stays as it is in such steps"
         ]
 
@@ -155,8 +154,3 @@ def _leaves(tensor: Tensor) -> Iterator[Tensor]:
         if node.name() == "torch::autograd::AccumulateGrad":
             yield node.variable  # type: ignore[attr-defined]
         stack.extend(following for following, _ in node.next_functions)
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return printable(", ".join(names[:_NAMED])) + more

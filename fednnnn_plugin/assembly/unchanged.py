@@ -8,7 +8,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError, UserErrors, printable, shown
-from fednnnn_plugin.files import open_regular, write_atomically
+from fednnnn_plugin.files import read_regular, write_atomically
 from fednnnn_plugin.fingerprint import NOT_COVERED, Fingerprint
 from fednnnn_plugin.processes.devices import device_facts
 from fednnnn_plugin.reading import read_mapping
@@ -166,8 +166,8 @@ def is_of_other_code(folder: RunFolder, model: Mapping[str, str]) -> bool:
 def _stored(folder: RunFolder) -> dict[str, dict[str, str]] | None:
     """Return what the folder has; None where it is missing or damaged."""
     try:
-        with open_regular(folder.fingerprint, _LONGEST) as file:
-            return TypeAdapter(dict[str, dict[str, str]]).validate_json(file.read(), strict=True)
+        content = read_regular(folder.fingerprint, _LONGEST)
+        return TypeAdapter(dict[str, dict[str, str]]).validate_json(content, strict=True)
     except (OSError, ValidationError):
         return None
 

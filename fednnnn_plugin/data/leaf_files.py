@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fednnnn_plugin.errors import UserError, printable, reason
-from fednnnn_plugin.files import MEMORY, open_regular
+from fednnnn_plugin.files import MEMORY, read_regular
 
 _LAYOUTS = "train/*.json and test/*.json, or all_data/*.json, or *.json"
 
@@ -49,8 +49,7 @@ def _read(paths: list[Path]) -> LeafPart:
 def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
     where = printable(path)
     try:
-        with open_regular(path, MEMORY // 4) as file:
-            content = json.load(file)
+        content = json.loads(read_regular(path, MEMORY // 4))
     except (ValueError, RecursionError) as error:
         raise UserError(where, f"not JSON: {reason(error)}") from error
     if not isinstance(content, dict):

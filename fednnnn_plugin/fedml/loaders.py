@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, some_of
 from fednnnn_plugin.rounds.loaders import Chained, LoaderData, follow_the_engine
 from fednnnn_plugin.seeds import derive_seed
 
@@ -146,9 +146,8 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
             "dataset[4]", "no client has data", "must be the clients' numbers of samples"
         )
     if without:
-        more = f" and {len(without) - 10} more" if len(without) > 10 else ""
-        named = ", ".join(map(str, without[:10]))
-        _log.warning("clients %s%s have no data: they are in no round's cohort", named, more)
+        named = some_of(without, 10)
+        _log.warning("clients %s have no data: they are in no round's cohort", named)
     return LoaderData(
         train_loaders={k: () if k in without else loaders[k] for k in range(num_clients)},
         sizes={k: 0 if k in without else sizes[k] for k in range(num_clients)},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.errors import RESUME, UserError
+from fednnnn_plugin.errors import RESUME, UserError, some_of
 from fednnnn_plugin.processes.devices import core_ids
 from fednnnn_plugin.processes.ranks import AgreedError, Ranks, S, T
 
@@ -108,8 +108,7 @@ class MpiRanks(Ranks):
 
     def named(self, ranks: Sequence[int]) -> str:
         """Name ranks and where they run, at most three of them."""
-        more = f" and {len(ranks) - 3} more" if len(ranks) > 3 else ""
-        return ", ".join(f"rank {rank} on {self._hosts[rank]}" for rank in ranks[:3]) + more
+        return some_of((f"rank {rank} on {self._hosts[rank]}" for rank in ranks), 3)
 
     def sharers(self, device: str) -> int:
         return self._local.allgather(device).count(device)

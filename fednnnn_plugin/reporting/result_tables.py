@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, Union
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError, printable, reason
-from fednnnn_plugin.files import open_regular
+from fednnnn_plugin.files import read_regular
 from fednnnn_plugin.reporting.conditions import check_runs
 from fednnnn_plugin.reporting.frames import read_runs
 from fednnnn_plugin.reporting.runs import MAX_BYTES
@@ -105,8 +105,7 @@ def _read(path: Path, name: str) -> pd.DataFrame | None:
         return None
     types = {column: _TYPES.get(column, "Int64") for column in COLUMNS[name]}
     try:
-        with open_regular(path, MAX_BYTES) as file:
-            whole = file.read().rpartition(b"\n")[0]
+        whole = read_regular(path, MAX_BYTES).rpartition(b"\n")[0]
         if not whole:
             return None
         # A class may be called NA.

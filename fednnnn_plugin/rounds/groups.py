@@ -20,7 +20,7 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError
-from fednnnn_plugin.files import open_regular, write_atomically
+from fednnnn_plugin.files import read_regular, write_atomically
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.user_code import exception_text
 
@@ -163,8 +163,7 @@ def kept_widths(folder: RunFolder, most: int) -> Widths | None:
     if not folder.widths.exists():
         return None
     try:
-        with open_regular(folder.widths, _LONGEST) as file:
-            widths = _WIDTHS.validate_json(file.read())
+        widths = _WIDTHS.validate_json(read_regular(folder.widths, _LONGEST))
     except (OSError, ValidationError):
         widths = {}
     if 0 not in widths:

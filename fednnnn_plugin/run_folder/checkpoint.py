@@ -10,8 +10,8 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError
-from fednnnn_plugin.files import MEMORY, open_regular, write_atomically
+from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError, some_of
+from fednnnn_plugin.files import MEMORY, read_regular, write_atomically
 from fednnnn_plugin.run_folder.folder import checkpoints_in, round_of
 
 _log = logging.getLogger(__name__)
@@ -85,13 +85,11 @@ class CheckpointFolder:
 
 
 def _warn(passed_over: list[Path], why: str) -> None:
-    more = f" and {len(passed_over) - 1} more" if len(passed_over) > 1 else ""
-    _log.warning("%s%s: %s", passed_over[0], more, why)
+    _log.warning("%s: %s", some_of(passed_over, 1), why)
 
 
 def _read(path: Path, check: Check | None) -> Checkpoint:
-    with open_regular(path, MEMORY) as opened:
-        content = opened.read()
+    content = read_regular(path, MEMORY)
     if not path.stem.endswith(_digest(content)):
         raise ValueError("its content does not match the digest in its name")
     # Not from the path: the library opens none that is not UTF-8.

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fednnnn_plugin.errors import RunError, reason
-from fednnnn_plugin.files import MEMORY, errors_named, open_regular, sync
+from fednnnn_plugin.files import MEMORY, errors_named, read_regular, sync
 
 _NAME = re.compile(r"client-(\d{6,})-round-(\d{6,})\.safetensors")
 
@@ -87,8 +87,7 @@ class ClientFiles:
 
     @staticmethod
     def _content(path: Path, place: Place) -> bytes:
-        with open_regular(path, MEMORY) as file:
-            content = file.read()
+        content = read_regular(path, MEMORY)
         if _digest(content) != place.digest:
             raise ValueError("damaged")
         return content

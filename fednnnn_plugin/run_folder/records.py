@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fednnnn_plugin.files import open_regular, write_atomically
+from fednnnn_plugin.files import read_regular, write_atomically
 from fednnnn_plugin.quantities import ClientNorms, LayerRecord, RoundRecord, Seconds, read_record
 from fednnnn_plugin.run_folder.line_file import LineFile
 from fednnnn_plugin.run_folder.results import NO_RESULTS, Results
@@ -181,7 +181,7 @@ class Summary:
     def read(cls, path: Path) -> "Summary | None":
         """Read a run's; None where there is none that is whole, as this version has it."""
         try:
-            with open_regular(path, _LONGEST_SUMMARY) as file:
-                return TypeAdapter(cls).validate_json(file.read(), strict=True)
+            content = read_regular(path, _LONGEST_SUMMARY)
+            return TypeAdapter(cls).validate_json(content, strict=True)
         except (OSError, ValidationError):
             return None

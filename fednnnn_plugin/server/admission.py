@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, some_of
 
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGER = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
@@ -82,6 +82,4 @@ def checked_positive(name: str, given: float) -> float:
 
 
 def _listed(names: Iterable[object]) -> str:
-    shown = sorted(map(reprlib.repr, names))
-    more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
-    return (", ".join(shown[:5]) or "none") + more
+    return some_of(sorted(map(reprlib.repr, names)), 5) or "none"
