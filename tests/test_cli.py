@@ -6,6 +6,7 @@ What ``fp.report`` and ``fp.tune`` do: ``test_own_rule.py``.
 import inspect
 import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -158,6 +159,20 @@ def test_partition_shows_a_recipes_clients() -> None:
     counts = pd.read_csv("mine.csv", index_col="client")
     assert (counts.shape, counts.to_numpy().sum()) == ((20, 10), 1437)
     assert "classes a client: 3 to 3" in result.stdout
+
+
+@pytest.mark.parametrize("option", ["--csv=mine.csv", "--plot=mine.svg"])
+def test_partition_on_a_full_disk_keeps_the_old_file(option: str) -> None:
+    name = option.partition("=")[2]
+    Path(name).write_text("mine")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        result = fednnnn("partition", RECIPE, option, "--overwrite")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (result.exit_code, result.stderr) == (1, f"{name}: File too large\n")
+    assert (Path(name).read_text(), list(Path().iterdir())) == ("mine", [Path(name)])
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.processes.endings import say
 
 
@@ -110,7 +111,7 @@ def partition_command(
         say(f"picture: {plot}")
     if csv:
         csv.parent.mkdir(parents=True, exist_ok=True)
-        csv.write_bytes(as_csv(counts, index=True))
+        write_atomically(csv, as_csv(counts, index=True))
         say(f"counts: {csv}")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from fednnnn_plugin.errors import OVERWRITE, UserError, printable
+from fednnnn_plugin.files import errors_named
 from fednnnn_plugin.reporting.arguments import OUT
 
 Files = dict[str, bytes]  # by their place in the report's folder
@@ -42,8 +43,9 @@ def write_report(out: Path, files: Files) -> None:
     new = Path(mkdtemp(prefix=".fednnnn-report-", dir=out))
     try:
         for name, content in files.items():
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-            (new / name).write_bytes(content)
+            with errors_named(out / name):
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                (new / name).write_bytes(content)
         for name in _PARTS:
             old = out / name
             if old.is_dir() and not old.is_symlink():

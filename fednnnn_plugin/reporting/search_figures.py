@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from fednnnn_plugin.errors import check_known
+from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.reporting import scales, style
 from fednnnn_plugin.reporting.conditions import SYMBOLS, value_text
 from fednnnn_plugin.reporting.runs import method_name
@@ -35,7 +36,8 @@ def write_figures(study: Study) -> None:
     (study.folder / "figures").mkdir(exist_ok=True)
     for name, _, ax in search_figures(study):
         for kind in ("svg", "pdf", "png"):
-            (study.folder / "figures" / f"{name}.{kind}").write_bytes(style.drawn(ax, kind))
+            path = study.folder / "figures" / f"{name}.{kind}"
+            write_atomically(path, style.drawn(ax, kind))
 
 
 def search_figures(study: Study) -> Iterator[tuple[str, str, Axes]]:

@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from pydantic import BaseModel
 
 from fednnnn_plugin.errors import UserError, in_python
+from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.reporting.scales import log_axis
 from fednnnn_plugin.reporting.style import BLUE, PAPER, axes, drawn, panels, styled
 
@@ -134,4 +135,4 @@ def save_partition(counts: pd.DataFrame, title: str, path: Path) -> None:
     left.set_title(title, loc="left", fontsize=8.0)
     client_sizes(counts, right)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(drawn(left, path.suffix.lower()[1:]))
+    write_atomically(path, drawn(left, path.suffix.lower()[1:]))
