@@ -88,6 +88,7 @@ def run_federation(
     ranks, files = ranks or Ranks(), RunFolder(folder)
     with ExitStack() as stack:
         stack.enter_context(one_run())
+        stack.enter_context(torch.inference_mode(mode=False))  # a caller's tensors would be frozen
         log_to = stack.enter_context(run_log())
         check_same_start(recipe, mode, ranks, only_check=only_check)
         inputs = _unfinished_inputs(recipe, load, files, mode, ranks)

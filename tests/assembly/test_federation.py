@@ -41,6 +41,14 @@ def test_run_bits_depend_on_the_seed_alone(tiny: Tiny) -> None:
     assert torch.equal(parameters_to_vector(model.parameters()), before)
 
 
+def test_run_in_inference_mode_has_the_bits_of_one_outside(tiny: Tiny, content: Content) -> None:
+    for name, mode in (("outside", False), ("inside", True)):
+        with torch.inference_mode(mode):
+            tiny(name, comm_round=2)
+            assert torch.is_inference_mode_enabled() == mode
+    assert content(tiny.folder / "inside") == content(tiny.folder / "outside")
+
+
 def test_trainer_repeats_its_bits_and_metrics(tiny: Tiny, content: Content) -> None:
     trainer = Drawing()
     summary = tiny("whole", trainer=trainer)
