@@ -23,6 +23,14 @@ def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
         raise UserError(where, "is TorchScript", "give the module that it was made of")
     if any(hasattr(module, "_orig_mod") for module in model.modules()):
         raise UserError(where, "is made by torch.compile", "give the module that it was made of")
+    for key, parameter in model.named_parameters():
+        hooks = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
+        if parameter.requires_grad and any(hooks):  # a mask of the gradient is one
+            raise UserError(
+                where,
+                f"{key}: has a hook of its gradient, which no copy of the model has",
+                "remove() it; forward() or a parametrization can detach() what is to stay",
+            )
     return averaged_copy(model, where, dtype)
 
 

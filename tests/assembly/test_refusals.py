@@ -70,6 +70,13 @@ def weight_normed() -> nn.Module:
     return model
 
 
+def masked(method: str) -> nn.Module:
+    """Has a hook of the gradient that keeps a row of its weight as it is."""
+    model = nn.Linear(6, 4)
+    getattr(model.weight, method)(lambda gradient: gradient)
+    return model
+
+
 TOKENS_6 = torch.arange(140 * 6).reshape(140, 6) % 10
 TEN, PADDED = ((x, Y, x[:4], Y[:4]) for x in (TOKENS_6, TOKENS_6.where(TOKENS_6 != 9, -1)))
 FROM_ONE, TWO = (X, Y + 1, TEST[0], TEST[1] + 1), (X, Y % 2, TEST[0], TEST[1] % 2)
@@ -110,6 +117,8 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"data": ALONE_CUT, "model": normed, "batch_size": 9}, "batch_size: 16: .*client 3"),
             ({"data": PADDED, "model": Masking(4)}, r"token -1: words of the model"),
             ({"data": TEN, "model": weight_normed()}, r"cannot be copied: 1\.weight is computed"),
+            ({"model": masked("register_hook")}, r"^model_args\.model: .*Linear: weight: .* hook"),
+            ({"model": masked("register_post_accumulate_grad_hook")}, ": weight: has a hook"),
             ({"data": FROM_ONE, "model": nn.Linear(6, 4)}, r"^model_args\.model: .*y - 1"),
             ({"data": TWO, "model": nn.Linear(6, 1)}, r"^model_args\.model: .*bce_with_logits"),
             ({"data": TWO, "model": nn.Linear(6, 4), "metrics": ["roc_auc_ovr"]}, "roc_auc_ovr: "),
