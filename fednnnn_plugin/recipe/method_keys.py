@@ -14,7 +14,7 @@ from fednnnn_plugin.user_code import names_code, refuse_code
 RULE, CLIENT_METHOD = "train_args.federated_optimizer", "train_args.client_method"
 Found = TypeVar("Found")
 # What others call our rules.
-_USUAL = {"fedmom": "Momentum", "slowmo": "Momentum"}
+_USUAL = {"fedavg": "PaperFedAvg", "fedmom": "Momentum", "slowmo": "Momentum"}
 
 
 def method_keys() -> dict[str, Key]:

@@ -121,6 +121,7 @@ def test_rule_and_its_custom_client_method_share_a_key(users: str) -> None:
         ("FedYogi", ["server_lr=0"], "server_lr: 0: "),
         ("FedExP", ["server_lr=0"], "server_lr: 0: .*FedAdam and .*FedYogi"),
         ("fednnnn", [], "federated_optimizer: 'fednnnn': .*FedNNNN"),
+        ("FedAvg", [], r"federated_optimizer: 'FedAvg': .*did you mean PaperFedAvg\?"),
         ("null", [], "federated_optimizer: .*PaperFedAvg, "),
         ("lion_rules:Lion", [], "lion_lr: "),
         ("lion_rules:Lion", ["lion_lr=1", "lion_beta=1"], "lion_beta: 1: "),
