@@ -126,8 +126,9 @@ class BinnedSum:
         """Have all bins that a sum over these and its own keeps; drop those that fall below."""
         every = {*self._sums, *bins}
         kept = sorted((bin_ for bin_ in every if bin_ > max(every) - self._kept), reverse=True)
-        for bin_ in set(kept) - self._sums.keys():
-            self._sums[bin_] = torch.zeros(self._size, dtype=torch.int64, device=self._device)
+        with torch.inference_mode(False):  # else what adds later could not write to them
+            for bin_ in set(kept) - self._sums.keys():
+                self._sums[bin_] = torch.zeros(self._size, dtype=torch.int64, device=self._device)
         self._sums = {bin_: self._sums[bin_] for bin_ in kept}
 
     def total(self, divisor: float, dtype: torch.dtype, exponent: int = 0) -> Tensor:

@@ -120,3 +120,16 @@ def test_average_leaves_its_inputs_alone() -> None:
         again = each.finish()
         assert again.mean_update["w"].tolist() == [mean] * 2
         assert (again.buffers["mean"].tolist(), again.buffers["count"].item()) == ([mean] * 3, 4)
+
+
+def test_clients_may_be_added_in_inference_mode() -> None:
+    """The sum goes on, and ends, outside of it."""
+    served = {"w": torch.zeros(3), "running_mean": torch.zeros(2)}
+    clients = [{name: torch.rand_like(x) for name, x in served.items()} for _ in range(2)]
+    acc, plain = (UpdateAccumulator(served, ["w"]) for _ in range(2))
+    with torch.inference_mode():
+        assert acc.add(clients[0], 1.0)
+    assert acc.add(clients[1], 1.0)
+    for client in clients:
+        plain.add(client, 1.0)
+    assert bits(acc.finish()) == bits(plain.finish())
