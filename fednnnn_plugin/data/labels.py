@@ -14,7 +14,9 @@ from fednnnn_plugin.errors import UserError, shown
 
 MAX_CLASSES = 100_000
 
-_CROSS_ENTROPY = "cross_entropy"
+_CROSS_ENTROPY, _YES_OR_NO = "cross_entropy", "bce_with_logits"
+# Unsorted, the first label of each part would be its class 0.
+_NUMBERED = "give pandas.factorize(y, sort=True)[0], y of all parts together"
 _SUM = 1e-3  # how far the probabilities of a sample may be from 1 in all
 
 
@@ -35,19 +37,19 @@ def checked_labels(value: object, where: str, loss: str = "") -> Tensor:
     are_numbers = labels.is_floating_point() or is_integral(labels)
     if not are_numbers or not labels.ndim or not labels.numel():
         raise UserError(where, kind_of(labels), "must be integers or floating [n, ...], not empty")
-    if labels.is_floating_point():
-        if loss == _CROSS_ENTROPY:
-            _check_probabilities(labels, where)
-        return check_finite(labels, where)
-    if loss == "mse" or (loss == "bce_with_logits" and labels.ndim > 1):
+    floating = labels.is_floating_point()
+    if floating and loss == _CROSS_ENTROPY:
+        _check_probabilities(labels, where)
+    labels = check_finite(labels, where) if floating else labels.to(torch.int64)
+    if loss == _YES_OR_NO:
+        _check_yes_or_no(labels, where)
+    if floating or loss == "mse" or (loss == _YES_OR_NO and labels.ndim > 1):
         return labels.float()
-    labels = labels.to(torch.int64)
     counted = labels[labels != IGNORED] if labels.ndim > 1 else labels
     if counted.numel() and int(counted.min()) < 0:
         raise UserError(
             where,
-            f"has {int(counted.min())}; labels go from 0 on: pandas.factorize(y)[0] numbers "
-            "classes so",
+            f"has {int(counted.min())}; labels go from 0 on: {_NUMBERED}",
         )
     return labels
 
@@ -82,7 +84,7 @@ def count_classes(labels: Sequence[Tensor], where: str) -> int:
         return first[:1].numel()
     classes = 1 + max(int(part.max()) for part in labels)
     if not 2 <= classes <= MAX_CLASSES:
-        hint = ": pandas.factorize(y)[0] numbers them from 0 on" if classes > 2 else ""
+        hint = f": {_NUMBERED}" if classes > 2 else ""
         raise UserError(
             where, f"labels up to {classes - 1}: there must be 2 to {MAX_CLASSES} classes{hint}"
         )
@@ -107,7 +109,7 @@ def _refuse_names(value: object, where: str) -> None:
         raise UserError(
             where,
             f"names, such as {shown(str(first))}",
-            "must be the classes' numbers, from 0 on: give pandas.factorize(y)[0]",
+            f"must be the classes' numbers, from 0 on: {_NUMBERED}",
         )
     raise UserError(
         where,
@@ -136,6 +138,18 @@ def _check_probabilities(labels: Tensor, where: str) -> None:
             f"{kind_of(labels)}: for train_args.loss cross_entropy they must be the probabilities "
             "of a sample's classes, of the sum 1; several labels of a sample need loss: "
             "bce_with_logits, and numbers to predict loss: mse",
+        )
+
+
+def _check_yes_or_no(labels: Tensor, where: str) -> None:
+    """Refuse other numbers, of which the loss has no minimum."""
+    low, high = labels.min().item(), labels.max().item()
+    if low < 0 or high > 1:
+        raise UserError(
+            where,
+            f"from {low:g} to {high:g}: for train_args.loss bce_with_logits they must be 0 or 1, "
+            "or between",
+            "give (y + 1) / 2 of -1 and 1, y - 1 of 1 and 2",
         )
 
 
