@@ -1,8 +1,11 @@
 """What computes a run's rounds, as its recipe asks: model, executor, server, schedule."""
 
 import logging
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import NamedTuple
 
 from torch import nn
@@ -108,11 +111,13 @@ class _Tried(NamedTuple):
         warnings: what trains, but perhaps not as it was meant.
         any_order: whether it takes images in any order of memory.
         test_batch: how many samples of arrays are tested at once.
+        imported: PyTorch's modules that it is the first to need.
     """
 
     warnings: Sequence[str] = ()
     any_order: bool = False
     test_batch: int = 0
+    imported: Sequence[str] = ()
 
 
 def _try_out(
@@ -121,7 +126,8 @@ def _try_out(
     """Try the copy of a model that was ``given``, in ``room`` bytes of a GPU, here or in a fork.
 
     In a fork, what the user's code keeps of it, such as a pool of threads or a generator's state,
-    no client gets.
+    no client gets. PyTorch's modules that it imports there are then imported here, which may take
+    seconds: else each fork of each round would do it.
     """
     if inputs.trainer is not None:
         return _Tried()
@@ -129,13 +135,16 @@ def _try_out(
     scorers = [each for each in recipe.validation_args.metrics or () if not is_own(each)]
 
     def trial(_: Step) -> _Tried:
+        known = {*sys.modules}
         warnings, any_order, size = check_model(model, name, data, sgd, given, scorers), True, 0
         if not inputs.are_ours:
             some = samples_of(data) if inputs.device.type == "cpu" else None
             any_order = some is not None and takes_any_order(model, some[0][:2])
         if isinstance(data, FederatedData):
             size = batch_to_test(model, data.normalised(data.test_images[:1]), room)
-        return _Tried(warnings, any_order, size)
+        new = (each for each in [*sys.modules] if each not in known)
+        imported = [each for each in new if each.startswith("torch.")]
+        return _Tried(warnings, any_order, size, imported)
 
     where = f"model_args.model: {name}"
     if isinstance(workers, Threads):  # in this thread, which a signal ends at once
@@ -145,6 +154,9 @@ def _try_out(
         found: _Tried = all_of(workers, [trial])[0]
     except Failure as error:
         raise UserError(where, error) from error
+    for module in found.imported:
+        with suppress(ImportError):  # it may be made by code
+            import_module(module)
     return found
 
 

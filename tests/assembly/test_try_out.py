@@ -1,5 +1,7 @@
 """What cannot work is refused before the first round, with nothing written."""
 
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,22 @@ def test_optimizer_that_does_not_take_the_model(start: Start) -> None:
     model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 4, bias=False))
     given = {"data": HOSPITALS, "model": model, "client_num_in_total": 4}
     start("run", client_num_per_round=2, client_optimizer="muon", **given)
+
+
+def test_what_a_step_imports_of_pytorch_is_imported_before_forks(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a masked Transformer does for seconds, in each fork of each round."""
+    name = "torch.utils.show_pickle"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+
+    class Late(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            import_module(name)
+            return super().forward(inputs)
+
+    start("run", data=HOSPITALS, model=Late(6, 4), client_num_in_total=4, client_num_per_round=2)
+    assert name in sys.modules
 
 
 def test_rule_is_tried(start: Start) -> None:
