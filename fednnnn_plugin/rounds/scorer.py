@@ -87,7 +87,9 @@ class Scorer:
                 return float(get_scorer(self.name)(estimator, outputs.numpy(), targets.numpy()))
         except (ValueError, AttributeError) as error:  # it is not one of such outputs
             why = f" (the test has no sample of class {lacking[0]})" if lacking else ""
-            problem = f"{self.name}: {reason(error)}{why}"
+            of_classes = isinstance(error, AttributeError)  # and numbers have no probabilities
+            what = "takes classes, or targets 0 and 1" if of_classes else reason(error)
+            problem = f"{self.name}: {what}{why}"
             raise UserError("validation_args.metrics", problem) from None
 
 

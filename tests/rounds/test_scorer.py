@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fednnnn_plugin.client.loss import Loss
+from fednnnn_plugin.client.loss import LOSSES, Loss
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.rounds.scorer import Scorer
 
 
@@ -70,3 +71,10 @@ def test_scorer_of_probabilities(
 ) -> None:
     scorer = Scorer(name, Loss("mine", loss, 2))
     assert scorer(torch.tensor(outputs), torch.tensor(targets)) == pytest.approx(value)
+
+
+def test_scorer_of_classes_refuses_numbers() -> None:
+    """A user's hinge loss has targets of -1 and 1."""
+    outputs, targets = torch.tensor([0.3, -0.2]), torch.tensor([1.0, -1.0])
+    with pytest.raises(UserError, match=r"metrics: roc_auc: takes classes, or targets 0 and 1$"):
+        Scorer("roc_auc", LOSSES["mse"])(outputs, targets)
