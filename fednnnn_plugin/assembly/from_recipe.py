@@ -28,7 +28,7 @@ from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.schedule import Schedule
-from fednnnn_plugin.rounds.stopping import ACCURACY, LOSS, STOP, Stop
+from fednnnn_plugin.rounds.stopping import ACCURACY, LOSS, STOP, WORST_10, Stop
 from fednnnn_plugin.run_folder.folder import Mode
 from fednnnn_plugin.run_folder.round_watch import Thresholds
 from fednnnn_plugin.server.sum import BinnedSum
@@ -188,10 +188,10 @@ def _stop(recipe: Recipe, data: FederatedData | LoaderData, functions: Functions
         return None
     metric = given.get("metric") or next(iter(functions.metrics), None)
     numbers = isinstance(data, FederatedData) and data.train_labels.is_floating_point()
-    if numbers and metric == ACCURACY and metric not in functions.metrics:
+    if numbers and metric in (ACCURACY, WORST_10) and metric not in functions.metrics:
         raise UserError(
             STOP,
-            f"metric: {ACCURACY}: labels that are numbers have none",
+            f"metric: {metric}: labels that are numbers have none",
             f"must be {LOSS}, or one of validation_args.metrics",
         )
     own = functions.metrics.get(metric or "")

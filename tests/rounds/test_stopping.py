@@ -1,11 +1,15 @@
 """When a run ends before its last round, by values worked by hand, and in runs."""
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
+from torch.nn.functional import one_hot
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.quantities import Spread
 from fednnnn_plugin.rounds.stopping import Measured, Stop, StopWatch
 
@@ -95,3 +99,13 @@ def test_worst_tenth_of_the_clients_ends_a_run() -> None:
             found["client_acc"] = form(Spread(0.9, 0.1, worst, 0.1))
             watch.look({"round": number, "tested": True} | found)
             assert bool(watch.reason) == (number == 2)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "worst_10"])
+def test_numbers_have_no_accuracy_to_stop_by(tiny: Tiny, data: FederatedData, metric: str) -> None:
+    """Without a value, patience would end the run, and no target ever would."""
+    given, tests = (one_hot(y, 10).float() for y in (data.train_labels, data.test_labels))
+    theirs = (torch.arange(5),) * data.num_clients
+    numbers = replace(data, train_labels=given, test_labels=tests, client_test_indices=theirs)
+    with pytest.raises(fp.UserError, match=f"^{KEY}: metric: {metric}: labels that are numbers"):
+        tiny(data=numbers, loss="mse", per_client=True, stop={"metric": metric, "patience": 1})
