@@ -81,8 +81,9 @@ def build_federation(
         steps, forks = client_steps(data, sgd), executor.workers.kind == "processes"
         calls = MethodCalls(method, sgd, seed, start.served.vector)
         vectors = ClientVectors(calls, steps, ranks, kept_in, read_ahead=forks)
+    least, own = ranks.size if room else 1, bool(inputs.trainer or inputs.tester)
     federation = Federation(
-        schedule(recipe, data, ranks.size if room else 1, inputs.functions),
+        schedule(recipe, data, least, inputs.functions, tested_by_own=own),
         *(server, executor, ranks, () if ranks.rank else followers, widths, vectors),
         classes=classes,
     )

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.client.loss import LOSSES
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.data.own_data import UserData
 from fednnnn_plugin.errors import OUTPUT, OVERRIDES, OVERWRITE, RESUME, UserError
@@ -147,10 +147,13 @@ def schedule(
     data: FederatedData | LoaderData,
     least_groups: int,
     functions: Functions,
+    *,
+    tested_by_own: bool,
 ) -> Schedule:
     """Return what each round does, of ``least_groups`` groups.
 
-    Settings that do not fit the data are refused.
+    Settings that do not fit the data are refused. A custom trainer's or tester's accuracy, of a run
+    that is ``tested_by_own``, may be in per cent.
     """
     train, validation = recipe.train_args, recipe.validation_args
     if train.client_num_per_round > BinnedSum.MAX_TERMS:
@@ -175,25 +178,34 @@ def schedule(
         max_client_failures=train.max_client_failures,
         max_client_norm=train.max_client_norm,
         least_groups=least_groups,
-        stop=_stop(recipe, data, functions),
+        stop=_stop(recipe, data, functions, tested_by_own=tested_by_own),
         rates=functions.rates,
         equal_work=train.local_steps is not None,
     )
 
 
-def _stop(recipe: Recipe, data: FederatedData | LoaderData, functions: Functions) -> Stop | None:
+def _stop(
+    recipe: Recipe, data: FederatedData | LoaderData, functions: Functions, *, tested_by_own: bool
+) -> Stop | None:
     """Return what may end the run before its last round."""
     given = recipe.validation_args.stop
     if given is None:
         return None
     metric = given.get("metric") or next(iter(functions.metrics), None)
-    numbers = isinstance(data, FederatedData) and data.train_labels.is_floating_point()
-    if numbers and metric in (ACCURACY, WORST_10) and metric not in functions.metrics:
+    labels = data.train_labels if isinstance(data, FederatedData) else None
+    numbers = labels is not None and labels.is_floating_point()
+    of_classes = metric in (ACCURACY, WORST_10) and metric not in functions.metrics
+    if numbers and of_classes:
         raise UserError(
             STOP,
             f"metric: {metric}: labels that are numbers have none",
             f"must be {LOSS}, or one of validation_args.metrics",
         )
+    if metric is None and labels is not None:
+        of_classes = not numbers and functions.loss is CROSS_ENTROPY
+    target = given.get("target")
+    if of_classes and not tested_by_own and target is not None and not 0 < target <= 1:
+        raise UserError(STOP, f"target: {target:g}", "must be an accuracy, above 0 and at most 1")
     own = functions.metrics.get(metric or "")
     higher = own is None or higher_is_better(own)
     return Stop(**{**given, "metric": metric, "higher_is_better": higher})

@@ -109,3 +109,23 @@ def test_numbers_have_no_accuracy_to_stop_by(tiny: Tiny, data: FederatedData, me
     numbers = replace(data, train_labels=given, test_labels=tests, client_test_indices=theirs)
     with pytest.raises(fp.UserError, match=f"^{KEY}: metric: {metric}: labels that are numbers"):
         tiny(data=numbers, loss="mse", per_client=True, stop={"metric": metric, "patience": 1})
+
+
+@pytest.mark.parametrize("metric", [None, "accuracy", "worst_10"])
+@pytest.mark.parametrize("target", [97, -1])
+def test_target_that_no_accuracy_reaches_is_refused(
+    tiny: Tiny, data: FederatedData, metric: str | None, target: int
+) -> None:
+    data = replace(data, client_test_indices=(torch.arange(5),) * data.num_clients)
+    stop = {"target": target} | ({"metric": metric} if metric else {})
+    with pytest.raises(fp.UserError, match=f"^{KEY}: target: {target}: .* at most 1$"):
+        tiny(data=data, per_client=True, stop=stop)
+
+
+def test_target_above_1_is_one_of_other_values(tiny: Tiny, data: FederatedData) -> None:
+    """Of a custom trainer's accuracy, in per cent, of the loss, and of a loss by default."""
+    assert tiny("own", trainer=Drawing(), stop={"target": 97}).stopped is None
+    assert tiny("loss", stop={"metric": "loss", "target": 97}).rounds == 1
+    given, tests = (one_hot(y, 10).float() for y in (data.train_labels, data.test_labels))
+    numbers = replace(data, train_labels=given, test_labels=tests)
+    assert tiny("numbers", data=numbers, loss="mse", stop={"target": 97}).rounds == 1
