@@ -55,8 +55,8 @@ class RuleStrategy(FedAvg):
     Args:
         trainable: names of the trained parameters, or the model, whose parameters with
             ``requires_grad`` they are (tied ones count once). All else is a buffer: averaged, not
-            moved by the rule. By default all floating point arrays but ``running_mean`` and
-            ``running_var`` are trained.
+            moved by the rule. By default all floating point arrays are trained but the
+            statistics of batch normalisation, such as ``running_mean``.
         client_weighting: ``"uniform"``, as in the paper, whose server does not know the clients'
             data sizes: :math:`α_k = 1/m`; or ``"samples"``, as Flower's FedAvg: in proportion to
             ``weighted_by_key`` (``num-examples``) of the clients' metrics.

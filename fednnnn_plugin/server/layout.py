@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 State = Mapping[str, Tensor]
-_STATISTICS = ("running_mean", "running_var")
+# Flower's FedAvg returns the last one, a count, as float64.
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def trained_by_default(state: State) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -217,6 +217,26 @@ def test_buffers_frozen_and_tied_parameters() -> None:
     _, (_, served) = start(strategy("NormNorm", beta=0.5), {1: step(2.0), 2: step(2.0)}, state, 2)
     assert_close(served["weight"], torch.full((2,), 2.0))  # by default what is no statistic
     assert_close(served["running_var"], torch.full((2,), 3.0))
+
+
+def test_model_that_flowers_fedavg_returned() -> None:
+    """It made the counts of batch normalisation float64; clients have them as int64."""
+    net = nn.BatchNorm1d(2)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    warm = FedAvg(fraction_evaluate=0.0, min_evaluate_nodes=0)
+    warmed = warm.start(ClientsHere({1: step(1.0), 2: step(3.0)}), ArrayRecord(before), 1).arrays
+    assert warmed["num_batches_tracked"].dtype == "float64"
+
+    def train(number: int, state: State) -> State:
+        net.load_state_dict(state)
+        return step(1.0)(number, net.state_dict())
+
+    for trainable in (None, net):
+        by = strategy("NormNorm", beta=1.0, trainable=trainable)
+        result, _ = start(by, {1: train, 2: train}, dict(warmed.to_torch_state_dict()))
+        metrics = result.train_metrics_clientapp[1]
+        assert (metrics["clients"], metrics["N"]) == (2, 2.0)  # of weight and bias
+        assert tensors(result)["num_batches_tracked"] == 3.0 + 3.0
 
 
 def killed_in(number: int, client: Train) -> Train:
