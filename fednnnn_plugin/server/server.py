@@ -193,8 +193,9 @@ class Server:
         model: dict[str, Tensor] = {}
         memory: dict[str, Tensor | int | float] = {}
         by_parameter: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in state.items():  # no name in a module begins with a dot
-            match name.split(".", 2):
+        for name, tensor in state.items():
+            # A name in a model may begin with a dot, too: JAX's ".layers[0].bias".
+            match [name] if name in self.layout.forms else name.split(".", 2):
                 case ["", "", number]:
                     memory[number.removeprefix("number.")] = tensor.item()
                 case ["", key, parameter]:

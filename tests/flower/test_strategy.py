@@ -286,6 +286,18 @@ def test_continued_after_a_kill(name, options, tmp_path, rules_taken_back) -> No
     assert not sent
 
 
+def test_continued_with_names_that_begin_with_a_dot(tmp_path) -> None:
+    """As JAX's ``keystr`` names the arrays of an Equinox module; two are as the state's own."""
+    names = (".layers[0].weight", ".momentum", "..number.w")
+    model = {name: torch.zeros(2) for name in names}
+    clients: dict[int, Train] = {1: step(1.0), 2: step(4.0)}
+    whole, _ = start(FedNNNN(beta=0.7, gamma=0.6), clients, model, 2)
+    for rounds in (1, 2):
+        by = FedNNNN(beta=0.7, gamma=0.6, state_path=tmp_path / "state")
+        parts, _ = start(by, clients, model, rounds)
+    assert_close(tensors(parts), tensors(whole), **EXACT)
+
+
 @pytest.mark.parametrize(
     ("model", "change", "named"),
     [
