@@ -61,6 +61,8 @@ class KeptServer:
         model = self._once(model)
         names = trained_by_default(model) if trainable is None else trainable
         layout = UpdateAccumulator(model, names, max_client_norm).layout  # checks all of them
+        if not layout.entries:  # all would be averaged, and the rule move nothing
+            raise UserError("trainable", "nothing", "must be at least one floating point array")
         self._server, self._state_path = Server(rule, settings, layout), state_path
         self._longest = max_client_norm
         self._state, self.done = self._server.start(model), 0

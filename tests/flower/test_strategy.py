@@ -299,6 +299,20 @@ def test_continued_with_names_that_begin_with_a_dot(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "trainable"),
+    [
+        (ZERO, []),
+        ({"w": torch.zeros(2, dtype=torch.int64)}, None),
+        (nn.Linear(1, 1).state_dict(), nn.Linear(1, 1).requires_grad_(False)),
+    ],
+)
+def test_model_of_which_nothing_is_trained_is_refused(model: State, trainable: Any) -> None:
+    """It would be averaged, as by FedAvg, and N and E be 0."""
+    with pytest.raises(fp.UserError, match=r"^trainable: nothing: must be at least one"):
+        start(FedNNNN(beta=0.7, gamma=0.6, trainable=trainable), TWO, model)
+
+
+@pytest.mark.parametrize(
     ("model", "change", "named"),
     [
         (ZERO, {"name": "Momentum", "beta": None}, "state_path: .*FedNNNN"),
