@@ -129,6 +129,8 @@ def records_file(
 
     To ``only_check`` writes nothing.
     """
+    if folder == "":  # not the root of all folders
+        raise UserError("metrics_path", "''", "must name a folder; leave it out for no records")
     name = None if folder is None else f"{folder}/metrics.jsonl"
     path = file_to_write("metrics_path", name, only_check=only_check)
     if path is None:

@@ -312,6 +312,12 @@ def test_model_of_which_nothing_is_trained_is_refused(model: State, trainable: A
         start(FedNNNN(beta=0.7, gamma=0.6, trainable=trainable), TWO, model)
 
 
+def test_metrics_path_of_no_name_is_refused() -> None:
+    """Its records would be in the root of all folders."""
+    with pytest.raises(fp.UserError, match=r"^metrics_path: '': must name a folder"):
+        start(FedNNNN(beta=0.7, gamma=0.6, metrics_path=""), TWO, ZERO)
+
+
 @pytest.mark.parametrize(
     ("model", "change", "named"),
     [
