@@ -14,7 +14,7 @@ from fednnnn_plugin.assembly.executors import make_executor, make_workers, why_a
 from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.model_check import own_copy, takes_any_order
-from fednnnn_plugin.assembly.trial_pass import check_model, samples_of
+from fednnnn_plugin.assembly.trial_pass import check_model, own_generators, samples_of
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
@@ -141,6 +141,7 @@ def _try_out(
         if not inputs.are_ours:
             some = samples_of(data) if inputs.device.type == "cpu" else None
             any_order = some is not None and takes_any_order(model, some[0][:2])
+            warnings += own_generators(data, inputs.functions.transform)
         if isinstance(data, FederatedData):
             size = batch_to_test(model, data.normalised(data.test_images[:1]), room)
         new = (each for each in [*sys.modules] if each not in known)

@@ -16,6 +16,7 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.rounds.augmentation import TRANSFORM, Augmentation, Transform
 from fednnnn_plugin.rounds.batches import Batch, Batches
 from fednnnn_plugin.rounds.loaders import LoaderData, PairLoader
 from fednnnn_plugin.seeds import isolated_generators
@@ -23,6 +24,7 @@ from fednnnn_plugin.user_code import exception_text, user_code
 
 _SAME = 1e-3  # of the largest value: merging and its undoing round
 _FEW, _MANY = 32, 256  # samples that are looked at, of arrays and of a loader's batch
+_OFTEN = 8  # passes of two samples through a transform that may change only some of them
 
 
 def check_model(
@@ -116,6 +118,37 @@ def samples_of(data: FederatedData | LoaderData) -> Batch | None:
                 if len(inputs) and isinstance(inputs, Tensor) and isinstance(labels, Tensor):
                     return inputs[:_MANY].clone(), labels[:_MANY].clone()
     return None
+
+
+def own_generators(
+    data: FederatedData | LoaderData, transform: Transform | None = None
+) -> list[str]:
+    """Warn of what draws from a random generator of its own: it differs under the same seeds.
+
+    The engine does not seed it, so that each fork draws the same again, in all rounds.
+    """
+    draw = (
+        "draws from a random generator of its own, which is not seeded: clients may draw the same "
+        "in each round, and others in a resumed run: draw from the global generators"
+    )
+    found, batch = list[str](), samples_of(data)
+    if batch is None:
+        return found
+    loader = data.train_loaders[0] if isinstance(data, LoaderData) else None
+    # Other iterables may give their batches once.
+    is_read_again = isinstance(loader, PairLoader | DataLoader)
+    if is_read_again and not all(map(_same, batch, samples_of(data) or batch)):
+        found.append(f"data_args.dataset: {draw}")
+    if transform:
+        inputs = (data.train_images if isinstance(data, FederatedData) else batch[0])[:2]
+        first, *others = (Augmentation(transform, 0)(inputs, 0, 0, 0) for _ in range(_OFTEN))
+        if not all(_same(first, other) for other in others):
+            found.append(f"{TRANSFORM}: {draw}, or from the parameter generator")
+    return found
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterator[tuple[str, str]]:

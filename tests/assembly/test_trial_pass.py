@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,11 +14,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fednnnn_plugin.assembly.model_check import own_copy
 from fednnnn_plugin.assembly.outputs_check import outputs_warnings
-from fednnnn_plugin.assembly.trial_pass import check_model
+from fednnnn_plugin.assembly.trial_pass import check_model, own_generators
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import LOSSES, Loss
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.rounds.augmentation import TRANSFORM
 from fednnnn_plugin.rounds.loaders import LoaderData
 
 SGD = LocalSGD(1, 5, 0.1)
@@ -291,3 +293,45 @@ def test_model_of_whole_batches_is_tried_on_them(data: FederatedData) -> None:
 
     whole = replace(data, client_indices=data.client_indices[2:4])  # of 5 and 30 samples
     assert check_model(Net(add(), call), "mine", of_forms(whole, "loaders"), SGD) == []
+
+
+class Rotating:
+    """Draws from ``R``, as MONAI's transforms do, and changes its input so often."""
+
+    def __init__(self, draws: Any, often: float = 1.0) -> None:
+        self.R, self.often = draws, often
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x + self.R.random() if self.R.random() <= self.often else x
+
+
+@pytest.mark.parametrize("often", [1, 0.5])
+def test_generators_that_no_seed_reaches_are_said(data: FederatedData, often: float) -> None:
+    own = Rotating(np.random.RandomState(0), often)
+    (warning,) = own_generators(data, own)
+    assert re.match(f"{TRANSFORM}: draws from a random generator of its own.* generator$", warning)
+    seeded = Rotating(np.random, often)
+    assert own_generators(data, seeded) == []
+    pairs = [*zip(data.train_images[:20], data.train_labels, strict=False)]
+    for transform, warned in ((own, "data_args.dataset: draws from"), (seeded, "")):
+        of: Any = [(transform(x), y) for x, y in pairs]
+        assert own_generators(LoaderData({0: of}, {0: 20}, of, 10)) == []
+        drawing: Any = Transformed(pairs, transform)
+        loader = DataLoader(drawing, 5, shuffle=True)
+        found = own_generators(LoaderData({0: loader}, {0: 20}, loader, 10))
+        assert [each[: len(warned)] for each in found] == [warned] * bool(warned)
+
+
+@dataclass
+class Transformed:
+    """A ``Dataset`` whose transform runs in each pass."""
+
+    pairs: list[tuple[Tensor, Tensor]]
+    transform: Callable[[Tensor], Tensor]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        x, y = self.pairs[index]
+        return self.transform(x), y
