@@ -38,6 +38,12 @@ def _of_columns(
     if targets.is_floating_point() or outputs.ndim != targets.ndim + 1 or outputs.shape[1] < 2:
         return
     if loss.is_of_classes(outputs, targets):
+        if targets.ndim > 1 and (columns := outputs.shape[1]) < num_classes:
+            yield (
+                f"data_args.dataset: labels go up to {num_classes - 1}, and the outputs have "
+                f"{columns} classes: accuracy and metrics by name count the others as wrong; where "
+                "they are to count for nothing, give -100, and the loss ignore_index=-100"
+            )
         return
     gives = (
         f"the model gives {list(outputs.shape[1:])} a sample, and there are {num_classes} classes"

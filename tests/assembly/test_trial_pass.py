@@ -235,6 +235,8 @@ def test_model_that_trains_in_place_may_hold_itself(data: FederatedData) -> None
             "no accuracy is recorded",
         ),
         (nn.CrossEntropyLoss(label_smoothing=0.1), [[0.0] * 32] * 2, [0, 1], ""),  # some not seen
+        (nn.CrossEntropyLoss(ignore_index=9), [[[0.0] * 3] * 4], [[0, 9, 3]], "up to 9.* 4 class"),
+        (nn.CrossEntropyLoss(), [[[0.0] * 3] * 10], [[0, -100, 3]], ""),
         (squared, [[0.0, 0.0]] * 2, [[0.0, 1.0], [1.0, 0.0]], r"argmax\(1\)"),
         (squared, [[0.0]] * 2, [0.0, 1.0, 2.0], "compares each output"),
         (lambda o, t: squared(o.squeeze(-1), t), [[0.0]] * 2, [0.0, 1.0], ""),
