@@ -225,6 +225,20 @@ def exception_text(error: BaseException) -> str:
     return text + place
 
 
+def marks_of(values: Mapping[str, object]) -> dict[str, object]:
+    """Return what tells of each value whether code has changed it since, in place or not."""
+    return {name: _mark(value) for name, value in values.items()}
+
+
+def _mark(value: object, *, inside: bool = True) -> object:
+    if isinstance(value, torch.Tensor) and not value.is_inference():
+        return id(value), value._version
+    if inside and isinstance(value, dict | list):
+        items = [*value, *value.values()] if isinstance(value, dict) else value
+        return id(value), [_mark(item, inside=False) for item in items]
+    return repr(value) if isinstance(value, int | float | str) else id(value)
+
+
 @contextmanager
 def on_threads(count: int) -> Iterator[None]:
     """Let torch compute on so many threads: by their number it divides, and so rounds, sums."""

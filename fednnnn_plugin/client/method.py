@@ -75,10 +75,11 @@ class ClientMethod:
 
     Each vector has the shape ``[d]``, one element for each scalar of the trained parameters, and
     the dtype of the model; those in ``scalars`` have ``[1]``. What is sent or kept is initially 0.
-    The engine sends the vectors to any number of processes and stores them in checkpoints. Those of
-    m clients are the rows of a matrix ``[m, d]``. The methods are called without gradients and must
-    not change their arguments in place. An exception, a missing name or a wrong shape is a
-    ``UserError`` before round 1, where all are tried on zeros, and a ``RunError`` later.
+    The engine sends the vectors to any number of processes and stores them in checkpoints, unlike
+    attributes that a method changes in a round, of which the run warns. Those of m clients are the
+    rows of a matrix ``[m, d]``. The methods are called without gradients and must not change their
+    arguments in place. An exception, a missing name or a wrong shape is a ``UserError`` before
+    round 1, where all are tried on zeros, and a ``RunError`` later.
 
     Attributes:
         keys: the settings, which a recipe sets in ``train_args``, each with its range; they are

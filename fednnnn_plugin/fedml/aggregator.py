@@ -100,7 +100,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._server = Server(self._recipe.rule, self._recipe.rule_settings, layout_of(model))
         # Of the last round. What is served is the model itself: a script may set its weights.
         self._state = self._server.start(named_tensors(model))
-        self._server.try_rule(self._state)
+        for warning in self._server.try_rule(self._state):
+            _log.warning(warning)
         check_security(args)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.

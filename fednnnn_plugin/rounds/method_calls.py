@@ -23,7 +23,7 @@ from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.processes.devices import is_out_of_memory
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.transfer import to_device
-from fednnnn_plugin.user_code import exception_text, on_threads
+from fednnnn_plugin.user_code import exception_text, marks_of, on_threads
 
 _METHOD = "train_args.client_method"
 
@@ -68,8 +68,12 @@ class MethodCalls:
         """Return vectors of zeros by these names."""
         return {name: self.like.new_zeros(*rows, self.length(name)) for name in names}
 
-    def try_all(self) -> None:
-        """Call all on zeros: what is wrong ends the run before the first round."""
+    def try_all(self) -> list[str]:
+        """Call all on zeros: what is wrong ends the run before the first round.
+
+        Returns a warning for each attribute of the method that they change.
+        """
+        before = marks_of(self._attributes)
         kept, nothing = self.zeros(self.method.keeps, 1), torch.zeros_like(self.like[None])
         with on_threads(1), isolated_generators(self.seed, "method try"):
             self.correction(kept, 1)
@@ -78,6 +82,18 @@ class MethodCalls:
                 self._gradient(kept, nothing, torch.zeros_like, number)
             self.upload(0, nothing, [1], [1.0], kept)
             self.finish_round(self.zeros(self.method.returns), 1.0)
+        return [
+            f"{_METHOD}: self.{printable(name)} is changed in a round: other processes, and a "
+            "resumed run, do not have it: keep it in what is kept or sent"
+            for name, mark in marks_of(self._attributes).items()
+            if before.get(name, mark) != mark
+        ]
+
+    @property
+    def _attributes(self) -> dict[str, object]:
+        """What a method has from the beginning; what is None then may be computed once."""
+        own = getattr(self.method, "__dict__", {})
+        return {name: value for name, value in own.items() if value is not None}
 
     def correction(self, kept: Vectors, clients: int) -> Correction | None:
         """Return what the method changes in the steps of a group.

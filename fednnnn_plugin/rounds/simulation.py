@@ -64,15 +64,16 @@ class Federation:
             UserError: the sampler or the method raised; a `StartError` where another of these did.
         """
         first, vectors = self.schedule.draw(1)[0], self.vectors
-        if vectors:
-            vectors.calls.try_all()
+        warnings = vectors.calls.try_all() if vectors else []
         with _trial(f"the first step of client {first}"):
             if not self.schedule.max_client_failures:
                 self.executor.try_training(start.served, first)
         with _trial("a step of the server"):
-            self.server.try_rule(start, vectors.returns if vectors else {})
+            warnings += self.server.try_rule(start, vectors.returns if vectors else {})
         with _trial("a test of the model before round 1"):
             self.executor.try_test(start.evaluation)
+        for warning in () if self.ranks.rank else warnings:
+            _log.warning(warning)
 
 
 def simulate_round(

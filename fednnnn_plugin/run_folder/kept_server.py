@@ -1,5 +1,6 @@
 """A server whose rounds come from a platform; its state and records are kept where asked for."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from fednnnn_plugin.server.rules import Rule
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
 from fednnnn_plugin.server.update import Update
 
+_log = logging.getLogger(__name__)
 _EVALUATION = "..evaluation."  # before its names in the state, where no other begins so
 
 
@@ -66,7 +68,8 @@ class KeptServer:
         self._server, self._state_path = Server(rule, settings, layout), state_path
         self._longest = max_client_norm
         self._state, self.done = self._server.start(model), 0
-        self._server.try_rule(self._state)
+        for warning in self._server.try_rule(self._state):
+            _log.warning(warning)
         if state_path is not None and state_path.exists():
             self._state, self.done = self._restored(state_path)
         train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}

@@ -8,14 +8,16 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.optim import Optimizer
 
-from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.rules import Rule
 from fednnnn_plugin.server.update import Update
+from fednnnn_plugin.user_code import marks_of
 
 #: What a rule remembers, by the names of its optimizer's ``state[p]``.
 Memory = Mapping[str, Tensor | int | float]
@@ -82,31 +84,51 @@ class Server:
 
     def try_rule(
         self, start: ServerState, returns: Mapping[str, int] = MappingProxyType({})
-    ) -> None:
+    ) -> list[str]:
         """Apply a synthetic update of two clients by a custom rule; raise what it raises.
 
-        ``returns`` are the lengths, by names, of what clients return beside their models.
+        Returns a warning where the step changes what the next round does not have. ``returns`` are
+        the lengths, by names, of what clients return beside their models.
         """
         if self.rule.is_ours:
-            return
+            return []
         model, total = start.served, ClientSum(self.layout, start.served, returns=returns)
         nothing = {name: model.vector.new_zeros(1, size) for name, size in returns.items()}
         with isolated_generators(0, "rule check"):
             for _ in range(2):
                 changed = ModelState(torch.randn_like(model.vector) / 100, model.buffers)
                 total.add_group(changed.as_group(), [1.0], returned=nothing)
-            self.apply(start, total.finish())
+            update = total.finish()
+            optimizer, parameter = self._optimizer(start, update)
+            before = marks_of(_forgotten(optimizer, parameter))
+            self._move(start, update, optimizer, parameter)
+            after = marks_of(_forgotten(optimizer, parameter))
+        lost = [name for name, mark in after.items() if before.get(name) != mark]
+        return [
+            f"federated_optimizer: {self.rule.name}: step() changes {printable(name)}, which the "
+            "next round does not have: keep what it needs in self.state[p]"
+            for name in lost
+        ]
 
-    @torch.no_grad()
     def apply(self, state: ServerState, update: Update) -> tuple[ServerState, ServerMove]:
         """Return where a round's update leads, and by how far; raise what the rule does."""
-        before = state.served.vector
-        average = before + update.vector
-        parameter = Parameter(before.clone())
+        return self._move(state, update, *self._optimizer(state, update))
+
+    def _optimizer(self, state: ServerState, update: Update) -> tuple[Optimizer, Parameter]:
+        """Return a round's optimizer, with what the rule remembers, of the served model."""
+        parameter = Parameter(state.served.vector.clone())
         parameter.grad = -update.vector
         optimizer = self.rule.make([parameter], self._settings)
         if state.memory:
             optimizer.state[parameter] = self._kept(state.memory)
+        return optimizer, parameter
+
+    @torch.no_grad()
+    def _move(
+        self, state: ServerState, update: Update, optimizer: Optimizer, parameter: Parameter
+    ) -> tuple[ServerState, ServerMove]:
+        before = state.served.vector
+        average = before + update.vector
         self.rule.step(optimizer, replace(update, population=self._population))
         if parameter.shape != before.shape:
             raise UserError(
@@ -213,3 +235,16 @@ class Server:
             return None
         served = self.layout.gather(model)
         return ServerState(served, served, memory)
+
+
+def _forgotten(optimizer: Optimizer, parameter: Parameter) -> dict[str, object]:
+    """Return what an optimizer has beside ``state[p]``, by how its code names it."""
+    group, known = optimizer.param_groups[0], ("state", "param_groups", "degenerate")
+    own = {f"self.{name}": value for name, value in vars(optimizer).items() if name not in known}
+    own |= {f"group[{name!r}]": value for name, value in group.items() if name != "params"}
+    others = [(key, value) for key, value in optimizer.state.items() if key is not parameter]
+    return own | {f"self.state[{_named(key)}]": value for key, value in others}
+
+
+def _named(key: object) -> str:
+    return repr(key) if isinstance(key, str | int) else type(key).__name__

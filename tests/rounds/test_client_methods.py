@@ -160,6 +160,29 @@ def test_method_that_breaks_its_word_is_refused(start: Start, method: Any, named
     assert not Path("run").exists()
 
 
+class Counting(fp.ClientMethod):
+    """Counts rounds in an attribute; what it computes once, and its settings, stay."""
+
+    def __init__(self) -> None:
+        self.rounds, self.rate, self.table = 0, 0.5, None
+
+    def upload(self, local: Any) -> Tensor:
+        self.table = torch.ones(1) if self.table is None else self.table
+        return local.update * self.table * self.rate**self.rounds
+
+    def finish_round(self, sent: Any, returned: Any, share: float) -> dict[str, Tensor]:
+        self.rounds += 1
+        return {}
+
+
+def test_attribute_that_a_method_changes_is_a_warning(start: Start) -> None:
+    """A resumed run begins with the first value, and so does each fork."""
+    log = (start("run", FEDAVG, client_method=Counting).folder / "fedml.log").read_text()
+    assert log.count("client_method: self.rounds is changed") == 1
+    assert "self.rate is" not in log
+    assert "self.table is" not in log
+
+
 class Counted(fp.ClientMethod):
     """Weighs each client by its number of steps, and says by a scalar how many there were."""
 

@@ -184,6 +184,44 @@ def test_evaluation_is_safe_from_a_writing_rule(monkeypatch: Any, rules_taken_ba
     assert federation.state.memory["drawn"] != restored.memory["drawn"]
 
 
+class Forgetful(torch.optim.Optimizer):
+    """Counts its steps in each place that a rule has; the unchanged ones are no matter."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"t": 0, "lr": 1.0})
+        self.t, self.sum, self.tables = 0, torch.zeros(1), {"t": 0}
+        self.best = math.nan
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        (p,) = self.param_groups[0]["params"]
+        self.state[p]["t"] = self.state["all"]["t"] = 1
+        self.t += 1
+        self.sum.add_(1)
+        self.tables["t"] += 1
+        self.param_groups[0]["t"] += 1
+        self.degenerate = False
+
+
+def test_what_a_rule_forgets_is_a_warning(monkeypatch: Any, rules_taken_back: None) -> None:
+    rule()(Forgetful)
+    monkeypatch.setitem(SETTINGS, "Forgetful", {})
+    federation = Federation("Forgetful", model(*START))
+    warnings = federation.server.try_rule(federation.state)
+    changed = [warning.partition("changes ")[2].partition(",")[0] for warning in warnings]
+    assert changed == ["self.t", "self.sum", "self.tables", "group['t']", "self.state['all']"]
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Rprop", "ASGD"])
+def test_optimizer_of_pytorch_forgets_nothing(
+    monkeypatch: Any, rules_taken_back: None, name: str
+) -> None:
+    rule()(type("Known", (getattr(torch.optim, name),), {}))
+    monkeypatch.setitem(SETTINGS, "Known", {})
+    federation = Federation("Known", model(*START))
+    assert federation.server.try_rule(federation.state) == []
+
+
 @pytest.mark.parametrize(
     "change",
     [
