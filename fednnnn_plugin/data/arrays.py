@@ -34,7 +34,8 @@ def as_tensor(value: object, where: str) -> Tensor:
             raise TypeError("must not be masked")
         array = np.asarray(whole_column(value))
         if array.dtype.kind not in "biufc":
-            raise TypeError(f"{array.dtype}: must be numbers")
+            table = ": give x.astype('float32') of a table" if hasattr(value, "columns") else ""
+            raise TypeError(f"{array.dtype}: must be numbers{table}")
         return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         raise UserError(where, f"cannot be used: {reason(error)}") from error

@@ -133,10 +133,17 @@ def _in_turn(parts: Iterable[Samples | None]) -> tuple[Tensor, ...]:
 def checked_parts(pairs: Mapping[str, Pair | None], where: str, loss: str) -> dict[str, Samples]:
     """Check each part that there is, and that all have inputs of one kind."""
     checked: dict[str, Samples] = {}
+    columns: list[object] | None = None
     for name, pair in pairs.items():
         if pair is None:
             continue
         checked[name] = checked_part(pair, where, name, loss)
+        if hasattr(pair[0], "columns"):  # a table, of which the places count, not the names
+            own = [*pair[0].columns]
+            columns = columns or own
+            if own != columns:
+                theirs = f"{next(iter(checked))}inputs have {printable(columns)}"
+                raise UserError(where, f"{name}inputs: columns {printable(own)}; {theirs}")
         x, first = checked[name].inputs, next(iter(checked.values())).inputs
         if (x.dtype, x.shape[1:]) != (first.dtype, first.shape[1:]):
             theirs = f"{next(iter(checked))}inputs are {kind_of(first)}"

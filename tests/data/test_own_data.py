@@ -112,6 +112,27 @@ TABLE = pd.DataFrame({"sort": ["a", "b", "c", "a"], "class": [0.0, 1, 2, 0], "ag
 X = np.ones((4, 6), np.float32)
 
 
+@pytest.mark.parametrize("other", [["age", "class"], ["class", "years"]])
+def test_columns_of_tables_are_the_same_everywhere(other: list[str]) -> None:
+    """They are taken by their places."""
+    here, y = TABLE[["class", "age"]], TABLE["age"]
+    there = here.set_axis(other, axis=1)
+    there_y = (there, y)
+    for given, name in (
+        ((here, y, *there_y), "test_inputs"),
+        (([(here, y), there_y], (here, y)), "client 1: inputs"),
+        (([(here, y), (here, y)], [(here, y), there_y]), "test_client 1: inputs"),
+    ):
+        message = refusal(load, given, loss="mse")
+        assert message.startswith(f"data_args.dataset: <object>:mine: {name}: columns {other}; ")
+
+
+def test_table_of_objects_says_what_to_do() -> None:
+    table = pd.DataFrame({"age": [1.0, 2.0, 3.0, 4.0], "smokes": [True, False, True, True]})
+    message = refusal(load, (table, labels(), table, labels()))
+    assert message.endswith("object: must be numbers: give x.astype('float32') of a table")
+
+
 @pytest.mark.parametrize(
     ("column", "loss", "remedy"),
     [
