@@ -25,6 +25,7 @@ from matplotlib.patches import Polygon
 from matplotlib.text import Text
 from matplotlib.transforms import Affine2D, Affine2DBase, ScaledTranslation
 
+from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT
 from fednnnn_plugin.reporting.runs import method_name
 
@@ -82,6 +83,8 @@ def looks(runs: pd.DataFrame, palette: Palette | None = None) -> dict[str, Look]
 
     ``palette`` has custom colours, by the name of a line or of a method.
     """
+    if not isinstance(palette, Mapping | None):
+        raise UserError("palette", shown(palette), "must map names of methods to colours")
     lines = runs.drop_duplicates("label")
     rules = lines.get("federated_optimizer", lines["method"])
     of_clients = lines.get("client_method", [None] * len(lines))
@@ -128,12 +131,15 @@ def _settle(ax: Axes) -> None:
         text.set_usetex(False)
 
 
-def axes(ax: Axes | None) -> Axes:
+def axes(ax: object) -> Axes:
     """The Axes that is given, or a new one."""
     if ax is None:
         import matplotlib.pyplot as plt
 
         _, ax = plt.subplots(figsize=(5.2, 2.8), layout="constrained")
+    if not isinstance(ax, Axes):
+        kind = printable(type(ax).__name__)
+        raise UserError("ax", f"a {kind}", "must be one Axes, such as axes[0, 0] of several")
     return ax
 
 

@@ -76,6 +76,12 @@ def test_figures_refuse_unknown_names(runs: pd.DataFrame) -> None:
     ):
         with pytest.raises(fp.UserError, match=f"^{word}: .*{nearest}[^\n]*$"):
             draw(runs, **{word: given})
+    for wrong, named in (
+        ({"ax": plt.subplots(2)[1]}, "ax: a ndarray"),
+        ({"palette": "tab10"}, "palette: 'tab10'"),
+    ):
+        with pytest.raises(fp.UserError, match=f"^{named}"):
+            fig.accuracy(runs, **wrong)
     for wrong in ("runs", runs.drop(columns="method"), runs[runs["method"] == "x"]):
         with pytest.raises(fp.UserError, match=r"^runs: "):
             fig.accuracy(wrong)
