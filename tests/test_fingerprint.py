@@ -698,6 +698,26 @@ def test_digest_of_a_function_survives_its_use_and_not_an_edit(old: str, new: st
     assert code_digests(edited["loss"], edited["focal"]) != before
 
 
+def test_digest_has_no_variable_of_a_name_that_is_local_or_an_attribute() -> None:
+    """Such as a script's clock ``t``, beside a model that calls a length ``t``."""
+    text = """
+n = 2
+
+def halve(x): return x / n
+
+class Net:
+    def forward(self, x):
+        b, t = x.shape
+        def count(): nonlocal b; b += 1
+        return halve(self.s(x)) + (lambda k: k)(t) + sum(i for i in range(t))
+"""
+    before = code_digests((module := cell(text))["Net"])
+    module |= dict.fromkeys(("x", "b", "t", "s", "k", "i", "self"), 1.5)
+    assert code_digests(module["Net"]) == before
+    module["n"] = 3
+    assert code_digests(module["Net"]) != before
+
+
 def test_digest_says_what_it_does_not_cover() -> None:
     """Never fails on it: a generator's place, a variable whose assignment is nowhere."""
     model = Wide([torch.Generator(), threading.Lock()])

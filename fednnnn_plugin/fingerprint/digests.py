@@ -106,7 +106,8 @@ def _digests(part: str, things: Iterable[object], names: Mapping[int, str]) -> d
         if not isinstance(thing, (*PLAIN, tuple, frozenset)) or is_own_value(thing):
             seen[id(thing)] = len(seen), thing
         if isinstance(thing, Variables):
-            if (key := (id(thing.module), thing.source.names, thing.source.imports)) in read:
+            of = thing.source
+            if (key := (id(thing.module), of.names, of.imports, of.inner)) in read:
                 continue
             read.add(key)
         if isinstance(thing, Unknown):

@@ -1,6 +1,7 @@
 """The text of the code that runs, from a file or a notebook's cell, and what it refers to."""
 
 import ast
+import dis
 import inspect
 import linecache
 from collections.abc import Iterator
@@ -26,12 +27,14 @@ class Source(NamedTuple):
         names: identifiers in it, of variables and attributes.
         changed: those of them whose values it changes, as ``memo`` in ``self.memo[key] = value``.
         imports: level, module and attribute, or none, of each import; ``from . import x`` has 1.
+        inner: those of ``names`` that are no variable of its module: local ones, and attributes.
     """
 
     text: str
     names: frozenset[str]
     changed: frozenset[str] = frozenset()
     imports: tuple[tuple[int, str, str], ...] = ()
+    inner: frozenset[str] = frozenset()
 
 
 def source_of(code: CodeType) -> Source:
@@ -47,8 +50,28 @@ def source_of(code: CodeType) -> Source:
         functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTION)]
         own = [node for node in functions if getattr(node, "name", "<lambda>") == code.co_name]
         if own and (len(own) == 1 or code.co_name != "<lambda>"):
-            return _read(own[0])
+            read = _read(own[0])
+            return read._replace(inner=read.names.difference(_head(own[0]), _looked_up(code)))
     return Source(_bytecode(code), frozenset(_names(code)))
+
+
+def _head(function: ast.AST) -> Iterator[str]:
+    """Yield the variables in a function's decorators, defaults and annotations."""
+    fields = dict(ast.iter_fields(function))
+    nodes = [fields["args"], *fields.get("decorator_list", ()), fields.get("returns")]
+    for each in (each for node in nodes if node for each in ast.walk(node)):
+        if isinstance(each, ast.Name):
+            yield each.id
+
+
+def _looked_up(code: CodeType) -> Iterator[str]:
+    """Yield the names that a code and all that are in it look up in their module."""
+    for each in dis.get_instructions(code):
+        if "GLOBAL" in each.opname or each.opname == "LOAD_NAME":
+            yield each.argval
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _looked_up(const)
 
 
 def assignment(file: str, name: str) -> Source | None:

@@ -32,7 +32,8 @@ def variables_of(of: Variables) -> Iterator[object]:
     """Yield the code and the constants of a module, and how the others are assigned."""
     changed, package = of.source.changed | rebound(of.file), of.module.get("__package__") or ""
     imported = {attribute or name.partition(".")[0] for _, name, attribute in of.source.imports}
-    for name in sorted((of.source.names & of.module.keys()) - imported):
+    named = of.source.names - of.source.inner
+    for name in sorted((named & of.module.keys()) - imported):
         value = of.module[name]
         if name.startswith("__"):
             continue
@@ -49,7 +50,7 @@ def variables_of(of: Variables) -> Iterator[object]:
         elif assigned := assignment(of.file, name):
             yield from (name, assigned.text)
             ran = tuple(each for each in assigned.imports if _gave(each, package, value))
-            others = assigned.names - {name} - of.source.names
+            others = assigned.names - {name} - named
             yield Variables(assigned._replace(names=others, imports=ran), of.module, of.file)
         else:
             yield from (name, Unknown(name))
@@ -82,4 +83,4 @@ def _home(of: tuple[int, str, str], package: str) -> str:
 def _of_module(source: Source, module: types.ModuleType | None) -> Iterator[object]:
     if module is not None and not is_installed(module):
         file = getattr(module, "__file__", None) or ""
-        yield Variables(source._replace(imports=()), vars(module), file)
+        yield Variables(source._replace(imports=(), inner=frozenset()), vars(module), file)
