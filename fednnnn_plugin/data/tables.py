@@ -47,8 +47,8 @@ def with_arrays(value: Any, where: str, owners: str | None = None) -> Any:
     """Return a user's data with their tables as inputs and labels.
 
     A mapping of a table ``train`` and another ``test``, and the pair of these, become the four
-    arrays; with a column of ``owners`` also whose each sample is, as may one table. A client's
-    table with a transform of its own stays: it is read batch by batch.
+    arrays; with a column of ``owners``, which ``test`` may lack, also whose each sample is, as may
+    one table. A client's table with a transform of its own stays: it is read batch by batch.
     """
     if isinstance(value, Mapping) and {"train", "test"} <= value.keys():
         value = (value["train"], value["test"])
@@ -57,7 +57,8 @@ def with_arrays(value: Any, where: str, owners: str | None = None) -> Any:
     is_pair = isinstance(value, tuple | list) and len(value) == 2
     if is_pair and all(map(is_table, value)):
         train = _arrays(value[0], f"{where}: train", owners)
-        test = _arrays(value[1], f"{where}: test", owners)
+        of_test = owners if owners in value[1].column_names else None
+        test = _arrays(value[1], f"{where}: test", of_test)
         return (*train[:2], *test[:2], *train[2:], *test[2:])
     if owners:
         raise UserError(
@@ -99,7 +100,9 @@ def _arrays(table: Any, where: str, owners: str | None = None) -> tuple[Any, ...
         )
     named_column(owners, "data_args.partition_by", table, where)
     whose = () if owners is None else (column(table, owners),)
-    names = [name for name in table.column_names if name != owners]
+    form = table.format  # which may show some of the columns only
+    shown = table.column_names if form["output_all_columns"] else form["columns"]
+    names = [name for name in shown if name != owners]
     name, of_labels = inputs_and_labels_of(names, where)
     inputs = column_values(table, name, where)
     if type(table.features[name]).__name__ == "Image":

@@ -1,6 +1,7 @@
 """Objects of the library ``datasets``: as arrays they give what the arrays give."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,28 @@ def test_columns_are_arrays() -> None:
     for given in ((named["x"], named["label"]) * 2, (named, named)):
         with pytest.raises(fp.UserError, match=r"train_labels: names, such as 'a': .*factorize"):
             load(given)
+
+
+def test_columns_that_a_format_leaves_out_are_left_out() -> None:
+    """Unless it gives them as they are, beside its own."""
+    more = table(torch.ones(2, 2), torch.arange(2)).add_column("mask", [1, 2])
+    of_format = more.with_format("torch", columns=["x", "label"])
+    assert load((of_format, of_format)).train.inputs.tolist() == [[1, 1], [1, 1]]
+    beside = more.with_format("torch", columns=["x", "label"], output_all_columns=True)
+    with pytest.raises(fp.UserError, match="train: has 'label', 'x', 'mask'"):
+        load((beside, beside))
+
+
+def test_owners_of_the_test_table_may_be_unknown() -> None:
+    """Then they are of the training table alone, as those of files are."""
+    test = table(torch.ones(2, 2), torch.arange(2))
+    train = table(torch.ones(4, 2), torch.arange(4) % 2).add_column("who", [*"abba"])
+    spec = replace(MINE, partition_by="who")
+    loaded = load_own_data(bring_data(spec, {"train": train, "test": test}), spec)
+    assert [len(part) for part in loaded.split.train] == [2, 2]
+    assert not loaded.split.test
+    with pytest.raises(fp.UserError, match=r"whose: .*train: has the columns label, x, who"):
+        bring_data(replace(MINE, partition_by="whose"), (train, test))
 
 
 def test_table_of_other_columns_says_what_it_has() -> None:
