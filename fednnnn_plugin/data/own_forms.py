@@ -83,8 +83,14 @@ def _pairs(parts: object, where: str, of: str) -> dict[str, Pair | None]:
         if part is not None and pairs[name] is None:
             only = "; only a run takes Datasets and DataLoaders"
             why = only * isinstance(part, Dataset | DataLoader)
-            kind = printable(type(part).__name__)
-            raise UserError(where, f"{name}a {kind}", f"must be (inputs, labels){why}")
+            kind = type(part).__name__
+            if isinstance(part, tuple | list) and len(part) == 2:
+                kind += " of " + " and ".join(type(each).__name__ for each in part)
+            raise UserError(
+                where,
+                f"{name}a {printable(kind)}",
+                f"must be (inputs, labels), tensors or arrays{why}",
+            )
     return pairs
 
 

@@ -88,6 +88,7 @@ FLOATS = images().float()
         ((images(), labels(3), *REST[1:]), "train_labels: 3, for 4 train_inputs"),
         ((images(), labels(), images(4, 0, 1, 2, 3), labels()), "test_inputs: torch.uint8 of [4,"),
         (([FloatSet()], (images(), labels())), "client 0: a FloatSet"),
+        (([(FLOATS, [0, 1])], REST[1:]), "client 0: a tuple of Tensor and list"),
         (lambda: 1 / 0, "raised ZeroDivisionError: division by zero ("),
         ((FLOATS, labels(), FLOATS.double() + 1e300, labels()), "test_inputs: "),
         (lambda: (nested_tensor([FLOATS]), *REST), "train_inputs: "),
