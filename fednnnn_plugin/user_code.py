@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 from fednnnn_plugin.errors import (
@@ -233,9 +234,13 @@ def marks_of(values: Mapping[str, object]) -> dict[str, object]:
 def _mark(value: object, *, inside: bool = True) -> object:
     if isinstance(value, torch.Tensor) and not value.is_inference():
         return id(value), value._version
-    if inside and isinstance(value, dict | list):
+    if isinstance(value, torch.optim.Optimizer):
+        value = value.state
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    if inside and isinstance(value, dict | list | tuple):
         items = [*value, *value.values()] if isinstance(value, dict) else value
-        return id(value), [_mark(item, inside=False) for item in items]
+        return [_mark(item, inside=False) for item in items]
     return repr(value) if isinstance(value, int | float | str) else id(value)
 
 

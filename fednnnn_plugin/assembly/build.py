@@ -133,15 +133,17 @@ def _try_out(
     if inputs.trainer is not None:
         return _Tried()
     model, data, name = inputs.model, inputs.data, recipe.model_args.model
+    on_cpu = inputs.device.type == "cpu"
     scorers = [each for each in recipe.validation_args.metrics or () if not is_own(each)]
 
     def trial(_: Step) -> _Tried:
         known = {*sys.modules}
         warnings, any_order, size = check_model(model, name, data, sgd, given, scorers), True, 0
         if not inputs.are_ours:
-            some = samples_of(data) if inputs.device.type == "cpu" else None
-            any_order = some is not None and takes_any_order(model, some[0][:2])
-            warnings += own_generators(data, inputs.functions.transform)
+            some = samples_of(data)
+            any_order = some is not None and on_cpu and takes_any_order(model, some[0][:2])
+            if some is not None:
+                warnings += own_generators(data, some, inputs.functions.transform)
         if isinstance(data, FederatedData):
             size = batch_to_test(model, data.normalised(data.test_images[:1]), room)
         new = (each for each in [*sys.modules] if each not in known)
@@ -157,7 +159,7 @@ def _try_out(
     except Failure as error:
         raise UserError(where, error) from error
     for module in found.imported:
-        with suppress(ImportError):  # it may be made by code
+        with suppress(Exception):  # it may be made by code
             import_module(module)
     return found
 

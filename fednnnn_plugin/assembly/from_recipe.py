@@ -203,6 +203,8 @@ def _stop(
         )
     if metric is None and labels is not None:
         of_classes = not numbers and functions.loss is CROSS_ENTROPY
+    elif metric == ACCURACY:  # scikit-learn's by its name
+        of_classes = of_classes or ACCURACY in (recipe.validation_args.metrics or ())
     target = given.get("target")
     if of_classes and not tested_by_own and target is not None and not 0 < target <= 1:
         raise UserError(STOP, f"target: {target:g}", "must be an accuracy, above 0 and at most 1")

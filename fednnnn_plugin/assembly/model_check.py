@@ -24,14 +24,20 @@ def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
     if any(hasattr(module, "_orig_mod") for module in model.modules()):
         raise UserError(where, "is made by torch.compile", "give the module that it was made of")
     for key, parameter in model.named_parameters():
-        hooks = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
-        if parameter.requires_grad and any(hooks):  # a mask of the gradient is one
+        if parameter.requires_grad and _has_own_hook(parameter):  # a mask of the gradient is one
             raise UserError(
                 where,
                 f"{key}: has a hook of its gradient, which no copy of the model has",
                 "remove() it; forward() or a parametrization can detach() what is to stay",
             )
     return averaged_copy(model, where, dtype)
+
+
+def _has_own_hook(parameter: nn.Parameter) -> bool:
+    """Tell whether code of the user's changes a gradient; wandb.watch() only looks at it."""
+    every = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
+    hooks = [hook for of in every for hook in (of or {}).values()]
+    return not all(getattr(hook, "__module__", "").startswith("wandb") for hook in hooks)
 
 
 def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module:

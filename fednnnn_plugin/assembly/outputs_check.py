@@ -38,7 +38,8 @@ def _of_columns(
     if targets.is_floating_point() or outputs.ndim != targets.ndim + 1 or outputs.shape[1] < 2:
         return
     if loss.is_of_classes(outputs, targets):
-        if targets.ndim > 1 and (columns := outputs.shape[1]) < num_classes:
+        of_places = targets.ndim > 1 and outputs.shape[2:] == targets.shape[1:]
+        if of_places and (columns := outputs.shape[1]) < num_classes:
             yield (
                 f"data_args.dataset: labels go up to {num_classes - 1}, and the outputs have "
                 f"{columns} classes: accuracy and metrics by name count the others as wrong; where "

@@ -121,29 +121,33 @@ def samples_of(data: FederatedData | LoaderData) -> Batch | None:
 
 
 def own_generators(
-    data: FederatedData | LoaderData, transform: Transform | None = None
+    data: FederatedData | LoaderData, batch: Batch, transform: Transform | None = None
 ) -> list[str]:
-    """Warn of what draws from a random generator of its own: it differs under the same seeds.
+    """Warn of what gives others under the same seeds, as by a random generator of its own.
 
-    The engine does not seed it, so that each fork draws the same again, in all rounds.
+    The engine does not seed it: each fork begins with the same state of it, in all rounds. Compared
+    are the first client's first ``batch`` with another reading of it, and several transforms of two
+    samples by a copy of the transform. What it raises is left to round 1.
     """
-    draw = (
-        "draws from a random generator of its own, which is not seeded: clients may draw the same "
-        "in each round, and others in a resumed run: draw from the global generators"
+    differs = (
+        "gives others under the same seeds, as by a random generator or a count of its own: "
+        "clients may get the same in each round, and others in a resumed run"
     )
-    found, batch = list[str](), samples_of(data)
-    if batch is None:
-        return found
+    found = list[str]()
     loader = data.train_loaders[0] if isinstance(data, LoaderData) else None
     # Other iterables may give their batches once.
     is_read_again = isinstance(loader, PairLoader | DataLoader)
     if is_read_again and not all(map(_same, batch, samples_of(data) or batch)):
-        found.append(f"data_args.dataset: {draw}")
-    if transform:
-        inputs = (data.train_images if isinstance(data, FederatedData) else batch[0])[:2]
-        first, *others = (Augmentation(transform, 0)(inputs, 0, 0, 0) for _ in range(_OFTEN))
+        found.append(f"data_args.dataset: {differs}: draw from the global generators")
+    if transform is None:
+        return found
+    inputs = (data.train_images if isinstance(data, FederatedData) else batch[0])[:2]
+    with suppress(Exception):
+        own = Augmentation(copy.deepcopy(transform), 0)
+        first, *others = (own(inputs, 0, 0, 0) for _ in range(_OFTEN))
         if not all(_same(first, other) for other in others):
-            found.append(f"{TRANSFORM}: {draw}, or from the parameter generator")
+            draw = "draw from the global generators, or from the parameter generator"
+            found.append(f"{TRANSFORM}: {differs}: {draw}")
     return found
 
 

@@ -111,7 +111,7 @@ def partition_command(
         say(f"picture: {plot}")
     if csv:
         csv.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(csv, as_csv(counts, index=True))
+        write_atomically(csv.resolve(), as_csv(counts, index=True))
         say(f"counts: {csv}")
 
 

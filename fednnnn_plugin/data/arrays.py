@@ -29,13 +29,15 @@ def as_tensor(value: object, where: str) -> Tensor:
         if isinstance(value, Tensor):
             if value.is_nested or value.is_quantized:
                 raise TypeError("must be neither nested nor quantised")
-            return value.detach().to("cpu").contiguous()
+            value = value.detach()
+            return (value.clone() if value.is_inference() else value).to("cpu").contiguous()
         if isinstance(value, np.ma.MaskedArray):
             raise TypeError("must not be masked")
         array = np.asarray(whole_column(value))
         if array.dtype.kind not in "biufc":
-            table = ": give x.astype('float32') of a table" if hasattr(value, "columns") else ""
-            raise TypeError(f"{array.dtype}: must be numbers{table}")
+            table = hasattr(value, "columns")
+            remedy = ": of a table of numbers give x.astype('float32')" if table else ""
+            raise TypeError(f"{array.dtype}: must be numbers{remedy}")
         return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         raise UserError(where, f"cannot be used: {reason(error)}") from error

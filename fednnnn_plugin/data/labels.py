@@ -17,7 +17,7 @@ MAX_CLASSES = 100_000
 _CROSS_ENTROPY, _YES_OR_NO = "cross_entropy", "bce_with_logits"
 # Unsorted, the first label of each part would be its class 0.
 _NUMBERED = "give pandas.factorize(y, sort=True)[0], y of all parts together"
-_SUM = 1e-3  # how far the probabilities of a sample may be from 1 in all
+_SUM = 1e-3  # how far a sum of probabilities may be from 1
 
 
 def checked_labels(value: object, where: str, loss: str = "") -> Tensor:
@@ -144,7 +144,7 @@ def _check_probabilities(labels: Tensor, where: str) -> None:
 def _check_yes_or_no(labels: Tensor, where: str) -> None:
     """Refuse other numbers, of which the loss has no minimum."""
     low, high = labels.min().item(), labels.max().item()
-    if low < 0 or high > 1:
+    if low < -_SUM or high > 1 + _SUM:
         raise UserError(
             where,
             f"from {low:g} to {high:g}: for train_args.loss bce_with_logits they must be 0 or 1, "

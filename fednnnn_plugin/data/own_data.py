@@ -138,8 +138,8 @@ def checked_parts(pairs: Mapping[str, Pair | None], where: str, loss: str) -> di
         if pair is None:
             continue
         checked[name] = checked_part(pair, where, name, loss)
-        if hasattr(pair[0], "columns"):  # a table, of which the places count, not the names
-            own = [*pair[0].columns]
+        own = [*getattr(pair[0], "columns", ())]
+        if own and all(isinstance(each, str) for each in own):  # places count, not these names
             columns = columns or own
             if own != columns:
                 theirs = f"{next(iter(checked))}inputs have {printable(columns)}"

@@ -135,4 +135,4 @@ def save_partition(counts: pd.DataFrame, title: str, path: Path) -> None:
     left.set_title(title, loc="left", fontsize=8.0)
     client_sizes(counts, right)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, drawn(left, path.suffix.lower()[1:]))
+    write_atomically(path.resolve(), drawn(left, path.suffix.lower()[1:]))

@@ -138,8 +138,9 @@ def axes(ax: object) -> Axes:
 
         _, ax = plt.subplots(figsize=(5.2, 2.8), layout="constrained")
     if not isinstance(ax, Axes):
-        kind = printable(type(ax).__name__)
-        raise UserError("ax", f"a {kind}", "must be one Axes, such as axes[0, 0] of several")
+        raise UserError(
+            "ax", f"is of {printable(type(ax))}", "must be one Axes, such as axes[0, 0] of several"
+        )
     return ax
 
 

@@ -71,9 +71,24 @@ class MethodCalls:
     def try_all(self) -> list[str]:
         """Call all on zeros: what is wrong ends the run before the first round.
 
-        Returns a warning for each attribute of the method that they change.
+        Returns a warning for each attribute of the method that they change once more in a second
+        round of calls: what the first has computed may stay.
         """
+        self._call_all()
         before = marks_of(self._attributes)
+        self._call_all()
+        return [
+            f"{_METHOD}: self.{printable(name)} is changed in a round: other processes, and a "
+            "resumed run, do not have it: keep it in what is kept or sent"
+            for name, mark in marks_of(self._attributes).items()
+            if before.get(name) != mark
+        ]
+
+    @property
+    def _attributes(self) -> dict[str, object]:
+        return getattr(self.method, "__dict__", {})
+
+    def _call_all(self) -> None:
         kept, nothing = self.zeros(self.method.keeps, 1), torch.zeros_like(self.like[None])
         with on_threads(1), isolated_generators(self.seed, "method try"):
             self.correction(kept, 1)
@@ -82,18 +97,6 @@ class MethodCalls:
                 self._gradient(kept, nothing, torch.zeros_like, number)
             self.upload(0, nothing, [1], [1.0], kept)
             self.finish_round(self.zeros(self.method.returns), 1.0)
-        return [
-            f"{_METHOD}: self.{printable(name)} is changed in a round: other processes, and a "
-            "resumed run, do not have it: keep it in what is kept or sent"
-            for name, mark in marks_of(self._attributes).items()
-            if before.get(name, mark) != mark
-        ]
-
-    @property
-    def _attributes(self) -> dict[str, object]:
-        """What a method has from the beginning; what is None then may be computed once."""
-        own = getattr(self.method, "__dict__", {})
-        return {name: value for name, value in own.items() if value is not None}
 
     def correction(self, kept: Vectors, clients: int) -> Correction | None:
         """Return what the method changes in the steps of a group.

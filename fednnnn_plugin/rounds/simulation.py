@@ -72,7 +72,7 @@ class Federation:
             warnings += self.server.try_rule(start, vectors.returns if vectors else {})
         with _trial("a test of the model before round 1"):
             self.executor.try_test(start.evaluation)
-        for warning in () if self.ranks.rank else warnings:
+        for warning in warnings:
             _log.warning(warning)
 
 

@@ -55,9 +55,10 @@ class Stop:
             return None
         has_accuracy = any(test.values[ACCURACY] is not None for test in tests)
         metric = self.metric or (ACCURACY if has_accuracy else LOSS)
-        if metric == ACCURACY and not has_accuracy:
+        lacks = all(test.values.get(metric) is None for test in tests)
+        if metric in (ACCURACY, WORST_10) and lacks and not has_accuracy:
             raise RunError(
-                f"{STOP}: metric: {ACCURACY}: the test of round {tests[-1].round} has none: must "
+                f"{STOP}: metric: {metric}: the test of round {tests[-1].round} has none: must "
                 f"be {LOSS}, or one of validation_args.metrics"
             )
         higher = self.higher_is_better and metric != LOSS

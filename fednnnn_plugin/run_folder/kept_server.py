@@ -57,6 +57,7 @@ class KeptServer:
         metrics_path: str | Path | None = None,
     ) -> None:
         self._names, self._tied = list(model), dict[str, str]()
+        model = _with_counts(model, trainable)
         if isinstance(trainable, nn.Module):
             self._tied = aliases(trainable)
             trainable = [n for n, tensor in trainable.named_parameters() if tensor.requires_grad]
@@ -150,3 +151,18 @@ class KeptServer:
     def _named(self, model: ModelState) -> dict[str, Tensor]:
         state = self._server.layout.state_dict(model)
         return {name: state[self._tied.get(name, name)] for name in self._names}
+
+
+def _with_counts(model: State, trainable: object) -> dict[str, Tensor]:
+    """Return a model with integers where the module has them, or a count by its name.
+
+    Flower's FedAvg returns those of batch normalisation, and all others, as float64.
+    """
+    module = trainable.state_dict() if isinstance(trainable, nn.Module) else {}
+    found = {}
+    for name, tensor in model.items():
+        is_count = name.rpartition(".")[2] == "num_batches_tracked"
+        dtype = module[name].dtype if name in module else torch.int64 if is_count else tensor.dtype
+        was_whole = tensor.is_floating_point() and not (dtype.is_floating_point or dtype.is_complex)
+        found[name] = tensor.round().to(dtype) if was_whole else tensor
+    return found

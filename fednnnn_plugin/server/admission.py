@@ -38,8 +38,7 @@ def check_client(
 ) -> None:
     """Refuse a client's model of another form; between floating dtypes there is no difference.
 
-    The ``optional`` entries may be missing; where they are floating, a client may have a count, of
-    which a server's average made them.
+    The ``optional`` entries may be missing.
     """
     if not isinstance(state, Mapping):
         raise UserError("client model", type(state).__name__, "must map names to tensors")
@@ -55,8 +54,7 @@ def check_client(
         check_dense(theirs, where)
         if theirs.shape != shape:
             raise UserError(where, f"shape {tuple(theirs.shape)}", f"must be {tuple(shape)}")
-        kinds = AVERAGED if name in optional else _FLOATING
-        if theirs.dtype != dtype and not (dtype in _FLOATING and theirs.dtype in kinds):
+        if theirs.dtype != dtype and not {theirs.dtype, dtype} <= set(_FLOATING):
             raise UserError(where, theirs.dtype, f"must be {dtype}")
 
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 State = Mapping[str, Tensor]
-# Flower's FedAvg returns the last one, a count, as float64.
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_STATISTICS = ("running_mean", "running_var")
 
 
 def trained_by_default(state: State) -> list[str]:

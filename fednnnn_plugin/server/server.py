@@ -19,6 +19,9 @@ from fednnnn_plugin.server.rules import Rule
 from fednnnn_plugin.server.update import Update
 from fednnnn_plugin.user_code import marks_of
 
+# Attributes that PyTorch's own optimizers change in a step.
+_TORCHS = ("_need_device_dtype_check_for_fused", "_warned_capturable_if_run_uncaptured")
+
 #: What a rule remembers, by the names of its optimizer's ``state[p]``.
 Memory = Mapping[str, Tensor | int | float]
 
@@ -101,15 +104,18 @@ class Server:
             update = total.finish()
             optimizer, parameter = self._optimizer(start, update)
             before = marks_of(_forgotten(optimizer, parameter))
-            self._move(start, update, optimizer, parameter)
+            with torch.no_grad():
+                self._move(start, update, optimizer, parameter)
             after = marks_of(_forgotten(optimizer, parameter))
-        lost = [name for name, mark in after.items() if before.get(name) != mark]
+        had = [name for name in after if name in before or name.startswith("self.state")]
+        lost = [name for name in had if before.get(name) != after[name]]
         return [
             f"federated_optimizer: {self.rule.name}: step() changes {printable(name)}, which the "
             "next round does not have: keep what it needs in self.state[p]"
             for name in lost
         ]
 
+    @torch.no_grad()
     def apply(self, state: ServerState, update: Update) -> tuple[ServerState, ServerMove]:
         """Return where a round's update leads, and by how far; raise what the rule does."""
         return self._move(state, update, *self._optimizer(state, update))
@@ -123,7 +129,6 @@ class Server:
             optimizer.state[parameter] = self._kept(state.memory)
         return optimizer, parameter
 
-    @torch.no_grad()
     def _move(
         self, state: ServerState, update: Update, optimizer: Optimizer, parameter: Parameter
     ) -> tuple[ServerState, ServerMove]:
@@ -239,11 +244,15 @@ class Server:
 
 def _forgotten(optimizer: Optimizer, parameter: Parameter) -> dict[str, object]:
     """Return what an optimizer has beside ``state[p]``, by how its code names it."""
-    group, known = optimizer.param_groups[0], ("state", "param_groups", "degenerate")
-    own = {f"self.{name}": value for name, value in vars(optimizer).items() if name not in known}
+    group: Mapping[str, object] = next(iter(getattr(optimizer, "param_groups", ())), {})
+    others = ("state", "param_groups", "degenerate", *_TORCHS)
+    own = {f"self.{name}": value for name, value in vars(optimizer).items() if name not in others}
     own |= {f"group[{name!r}]": value for name, value in group.items() if name != "params"}
-    others = [(key, value) for key, value in optimizer.state.items() if key is not parameter]
-    return own | {f"self.state[{_named(key)}]": value for key, value in others}
+    return own | {
+        f"self.state[{_named(key)}]": value
+        for key, value in optimizer.state.items()
+        if key is not parameter
+    }
 
 
 def _named(key: object) -> str:

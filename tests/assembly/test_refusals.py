@@ -165,7 +165,7 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
         *rows(
             TOKENS,
             ({"loss": "hinge"}, r"train_args\.loss: .*hinge"),
-            ({"loss": "bce_with_logits"}, r"model_args\.model: "),
+            ({"loss": "bce_with_logits"}, r"train_labels: from -100 to 3: "),
             ({"loss": lambda outputs: outputs}, r"^train_args\.loss: .*TypeError"),
             ({"loss": torch.nn.CrossEntropyLoss}, r"^train_args\.loss: .*CrossEntropyLoss"),
             ({"loss": lambda *_: torch.ones(2)}, r"^train_args\.loss: "),

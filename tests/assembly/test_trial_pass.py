@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fednnnn_plugin.assembly.model_check import own_copy
 from fednnnn_plugin.assembly.outputs_check import outputs_warnings
-from fednnnn_plugin.assembly.trial_pass import check_model, own_generators
+from fednnnn_plugin.assembly.trial_pass import check_model, own_generators, samples_of
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import LOSSES, Loss
 from fednnnn_plugin.data.federated import FederatedData
@@ -309,18 +309,26 @@ class Rotating:
 
 @pytest.mark.parametrize("often", [1, 0.5])
 def test_generators_that_no_seed_reaches_are_said(data: FederatedData, often: float) -> None:
+    """The transform is tried by a copy, and what it raises is left to round 1."""
+
+    def said(data: FederatedData | LoaderData, transform: Any = None) -> list[str]:
+        batch = samples_of(data)
+        assert batch is not None
+        return own_generators(data, batch, transform)
+
     own = Rotating(np.random.RandomState(0), often)
-    (warning,) = own_generators(data, own)
-    assert re.match(f"{TRANSFORM}: draws from a random generator of its own.* generator$", warning)
+    (warning,) = said(data, own)
+    assert re.match(f"{TRANSFORM}: gives others under the same seeds.* generator$", warning)
+    assert own.R.random() == np.random.RandomState(0).random()
     seeded = Rotating(np.random, often)
-    assert own_generators(data, seeded) == []
+    assert said(data, seeded) == said(data, Rotating(None)) == []
     pairs = [*zip(data.train_images[:20], data.train_labels, strict=False)]
-    for transform, warned in ((own, "data_args.dataset: draws from"), (seeded, "")):
-        of: Any = [(transform(x), y) for x, y in pairs]
-        assert own_generators(LoaderData({0: of}, {0: 20}, of, 10)) == []
+    for transform, warned in ((own, "data_args.dataset: gives others"), (seeded, "")):
+        of: Any = [(transform(x[None]), y[None]) for x, y in pairs]
+        assert said(LoaderData({0: of}, {0: 20}, of, 10)) == []
         drawing: Any = Transformed(pairs, transform)
         loader = DataLoader(drawing, 5, shuffle=True)
-        found = own_generators(LoaderData({0: loader}, {0: 20}, loader, 10))
+        found = said(LoaderData({0: loader}, {0: 20}, loader, 10))
         assert [each[: len(warned)] for each in found] == [warned] * bool(warned)
 
 

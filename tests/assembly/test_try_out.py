@@ -56,6 +56,7 @@ def test_optimizer_that_does_not_take_the_model(start: Start) -> None:
     start("run", client_num_per_round=2, client_optimizer="muon", **given)
 
 
+@pytest.mark.forks
 def test_what_a_step_imports_of_pytorch_is_imported_before_forks(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +69,8 @@ def test_what_a_step_imports_of_pytorch_is_imported_before_forks(
             import_module(name)
             return super().forward(inputs)
 
-    start("run", data=HOSPITALS, model=Late(6, 4), client_num_in_total=4, client_num_per_round=2)
+    given = {"data": HOSPITALS, "model": Late(6, 4), "worker_num": 2}
+    start("run", **given, client_num_in_total=4, client_num_per_round=2)
     assert name in sys.modules
 
 

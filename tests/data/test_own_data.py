@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.data.images import ImageDataset
-from fednnnn_plugin.data.own_data import bring_data, load_own_data
+from fednnnn_plugin.data.own_data import bring_data, checked_parts, load_own_data
 from fednnnn_plugin.data.own_forms import NO_SAMPLE, clients_of
 
 from .conftest import DIGITS, refusal
@@ -128,10 +128,25 @@ def test_columns_of_tables_are_the_same_everywhere(other: list[str]) -> None:
         assert message.startswith(f"data_args.dataset: <object>:mine: {name}: columns {other}; ")
 
 
+def test_numbers_of_columns_are_no_names() -> None:
+    """As in a table that was made of an array, such as a scaler's."""
+    here, y = TABLE[["class", "age"]], TABLE["age"]
+    load((here, y, pd.DataFrame(here.to_numpy()), y), loss="mse")
+
+
+def test_arrays_of_inference_mode_can_be_trained_on() -> None:
+    with torch.inference_mode():
+        x = torch.ones(4, 2)
+    parts = checked_parts({"train_": (x, labels())}, "mine", "cross_entropy")
+    assert not parts["train_"].inputs.is_inference()
+
+
 def test_table_of_objects_says_what_to_do() -> None:
     table = pd.DataFrame({"age": [1.0, 2.0, 3.0, 4.0], "smokes": [True, False, True, True]})
     message = refusal(load, (table, labels(), table, labels()))
-    assert message.endswith("object: must be numbers: give x.astype('float32') of a table")
+    assert message.endswith(
+        "object: must be numbers: of a table of numbers give x.astype('float32')"
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 import fednnnn_plugin as fp
 from fednnnn_plugin import flower
 from fednnnn_plugin.flower import FedNNNN, RuleStrategy, strategy
+from fednnnn_plugin.run_folder.server_records import records_file
 from fednnnn_plugin.server.rules import positive
 
 from ..tiny import read_records
@@ -315,7 +316,7 @@ def test_model_of_which_nothing_is_trained_is_refused(model: State, trainable: A
 def test_metrics_path_of_no_name_is_refused() -> None:
     """Its records would be in the root of all folders."""
     with pytest.raises(fp.UserError, match=r"^metrics_path: '': must name a folder"):
-        start(FedNNNN(beta=0.7, gamma=0.6, metrics_path=""), TWO, ZERO)
+        records_file("", 0, "state_path", only_check=True)
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_figures_refuse_unknown_names(runs: pd.DataFrame) -> None:
         with pytest.raises(fp.UserError, match=f"^{word}: .*{nearest}[^\n]*$"):
             draw(runs, **{word: given})
     for wrong, named in (
-        ({"ax": plt.subplots(2)[1]}, "ax: a ndarray"),
+        ({"ax": plt.subplots(2)[1]}, "ax: is of .*ndarray"),
         ({"palette": "tab10"}, "palette: 'tab10'"),
     ):
         with pytest.raises(fp.UserError, match=f"^{named}"):

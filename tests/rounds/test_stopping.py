@@ -87,6 +87,10 @@ def test_interrupted_run_is_stopped_by_what_is_on_record(tiny: Tiny) -> None:
 def test_accuracy_that_is_not_measured_stops_no_run(tiny: Tiny) -> None:
     with pytest.raises(fp.RunError, match=f"^{KEY}: metric: accuracy: .*round 1 has none"):
         tiny(trainer=Drawing(), stop={"metric": "accuracy", "patience": 1})
+    nothing = Measured(1, dict.fromkeys(("accuracy", "loss")))
+    with pytest.raises(fp.RunError, match=f"^{KEY}: metric: worst_10: .*round 1 has none"):
+        Stop("worst_10", patience=1).reason([nothing])
+    assert not Stop("worst_10", patience=1).reason([Measured(1, {**nothing.values, "worst_10": 5})])
     assert tiny("other", trainer=Drawing(), stop={"patience": 1}).rounds == 2  # of the loss: none
 
 
@@ -118,8 +122,9 @@ def test_target_that_no_accuracy_reaches_is_refused(
 ) -> None:
     data = replace(data, client_test_indices=(torch.arange(5),) * data.num_clients)
     stop = {"target": target} | ({"metric": metric} if metric else {})
+    by_name = {"metrics": ["accuracy"]} if metric == "accuracy" else {}
     with pytest.raises(fp.UserError, match=f"^{KEY}: target: {target}: .* at most 1$"):
-        tiny(data=data, per_client=True, stop=stop)
+        tiny(data=data, per_client=True, stop=stop, **by_name)
 
 
 def test_target_above_1_is_one_of_other_values(tiny: Tiny, data: FederatedData) -> None:

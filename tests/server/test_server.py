@@ -1,8 +1,10 @@
 """The served model follows the rule, the evaluation model is what the rule names."""
 
+import inspect
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -189,8 +191,9 @@ class Forgetful(torch.optim.Optimizer):
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"t": 0, "lr": 1.0})
-        self.t, self.sum, self.tables = 0, torch.zeros(1), {"t": 0}
-        self.best = math.nan
+        self.t, self.sum, self.tables, self.array = 0, torch.zeros(1), {"t": 0}, np.zeros(1)
+        self.inner = torch.optim.SGD(params, 1.0, momentum=0.9)
+        self.best, self.last = math.nan, None
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -199,6 +202,9 @@ class Forgetful(torch.optim.Optimizer):
         self.t += 1
         self.sum.add_(1)
         self.tables["t"] += 1
+        self.array += 1
+        self.inner.step()
+        self.last, self.device = p.clone(), p.device
         self.param_groups[0]["t"] += 1
         self.degenerate = False
 
@@ -209,14 +215,19 @@ def test_what_a_rule_forgets_is_a_warning(monkeypatch: Any, rules_taken_back: No
     federation = Federation("Forgetful", model(*START))
     warnings = federation.server.try_rule(federation.state)
     changed = [warning.partition("changes ")[2].partition(",")[0] for warning in warnings]
-    assert changed == ["self.t", "self.sum", "self.tables", "group['t']", "self.state['all']"]
+    attributes = [f"self.{name}" for name in ("t", "sum", "tables", "array", "inner", "last")]
+    assert changed == [*attributes, "group['t']", "self.state['all']"]
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Rprop", "ASGD"])
+@pytest.mark.parametrize("fused", [{}, {"fused": True}])
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam", "AdamW", "NAdam", "RAdam", "Rprop"])
 def test_optimizer_of_pytorch_forgets_nothing(
-    monkeypatch: Any, rules_taken_back: None, name: str
+    monkeypatch: Any, rules_taken_back: None, name: str, fused: dict[str, bool]
 ) -> None:
-    rule()(type("Known", (getattr(torch.optim, name),), {}))
+    kind: Any = getattr(torch.optim, name)
+    if "fused" not in inspect.signature(kind).parameters:
+        fused = {}
+    rule()(type("Known", (kind,), {"__init__": lambda self, p: kind.__init__(self, p, **fused)}))
     monkeypatch.setitem(SETTINGS, "Known", {})
     federation = Federation("Known", model(*START))
     assert federation.server.try_rule(federation.state) == []
