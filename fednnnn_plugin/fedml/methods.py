@@ -55,7 +55,7 @@ def _not_fedmls(args: Any) -> str | None:
 def refuse_near_miss(args: Any) -> None:
     """Raise where the method is nobody's, and nearly one of ours."""
     named = _not_fedmls(args)
-    if named is None:
+    if named is None or names_ours(args):
         return
     from fednnnn_plugin.server.rules import RULES
 

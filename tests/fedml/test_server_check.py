@@ -46,6 +46,16 @@ def test_good_one_is_a_line() -> None:
         assert part in line
 
 
+def test_method_may_be_named_by_its_server() -> None:
+    for method, beta in (("Momentum", None), ("FedNNNN", 0.7)):
+        result = check(federated_optimizer=method, beta=beta)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert f"a server of {method} (" in result.stdout
+    result = check(federated_optimizer="fednnnn")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.endswith("did you mean FedNNNN?\n")
+
+
 @pytest.mark.parametrize(
     ("keys", "start"),
     [

@@ -30,8 +30,7 @@ def _simulation(
     original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any
 ) -> Any:
     ours = simulates_ours(args)
-    if not ours:
-        refuse_near_miss(args)
+    refuse_near_miss(args)
     for given in (*rest, *named.values()):
         if is_our_aggregator(given):
             method = getattr(args, "federated_optimizer", None)
@@ -65,8 +64,8 @@ def _cross_silo(
     client_trainer: Any = None,
     server_aggregator: Any = None,
 ) -> Any:
+    refuse_near_miss(args)
     if not names_ours(args):
-        refuse_near_miss(args)
         if getattr(args, "role", None) == "server" and not is_our_aggregator(server_aggregator):
             warn_of_keys_without_effect(args)
         return original(runner, args, device, dataset, model, client_trainer, server_aggregator)
