@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import fedml  # noqa: F401  # whose names of methods are none of ours
 
 from fednnnn_plugin.errors import UserError, UserErrors, printable, shown
-from fednnnn_plugin.fedml.methods import in_scripts, refuse_near_miss
+from fednnnn_plugin.fedml.methods import in_scripts
 from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, server_recipe
@@ -40,7 +40,6 @@ def check_server(path: Path) -> str:
             problems.append(error)
             return None
 
-    tried(refuse_near_miss, args)
     tried(continue_from_state, args)
     recipe = tried(server_recipe, args)
     counts = ("client_num_in_total", "client_num_per_round")

@@ -14,7 +14,12 @@ from fednnnn_plugin.fedml.keys import (
     warn_of_near_keys,
     warn_of_unused_keys,
 )
-from fednnnn_plugin.fedml.methods import PROXIMAL, allows_code, is_proximal
+from fednnnn_plugin.fedml.methods import (
+    PROXIMAL,
+    allows_code,
+    is_proximal,
+    refuse_near_miss,
+)
 from fednnnn_plugin.files import user_path
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.consistency import cross_silo_keys
@@ -105,13 +110,17 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     """Return what a silo's server reads.
 
     ``method`` is ours, or a custom one; None takes ``federated_optimizer`` if that is one, else
-    FedNNNN. Secure aggregation is refused, and so is a sampler of the user's.
+    FedNNNN. Any other method than FedAvg and ours is refused, and so is a sampler of the user's.
     """
     named = getattr(args, "federated_optimizer", None)
-    if named in _SECURE:
+    refuse_near_miss(args)
+    if named not in (None, "FedAvg", *RULES) and not names_code(named):
+        why = "FedML's cross-silo server does not run it"
+        if named in _SECURE:
+            why = "norms cannot be taken of models that the server does not see"
         raise UserError(
             "federated_optimizer",
-            f"{named}: norms cannot be taken of models that the server does not see",
+            f"{shown(named)}: {why}",
             "must be FedAvg, or one of our methods",
         )
     _refuse(args, "client_sampling", "client_availability", "client_method")

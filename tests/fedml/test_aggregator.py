@@ -67,7 +67,8 @@ def test_aggregator_leaves_out_who_has_no_data(weighting, first, caplog) -> None
     [
         ({"beta": None}, "args: train_args.beta: missing; FedNNNN needs it"),
         ({"method": "FedAvg"}, "method: 'FedAvg': "),
-        ({"federated_optimizer": "LSA"}, "federated_optimizer: LSA: "),
+        ({"federated_optimizer": "LSA"}, "federated_optimizer: 'LSA': norms cannot "),
+        ({"federated_optimizer": "SCAFFOLD"}, "federated_optimizer: 'SCAFFOLD': FedML's "),
         ({"client_sampling": "my:fn"}, "client_sampling: 'my:fn': "),
         ({"model": "a name"}, "model: str: must be"),
         ({"model": Versioned(2, 2)}, "model: _extra_state: must be"),
