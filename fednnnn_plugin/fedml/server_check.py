@@ -12,7 +12,7 @@ from fednnnn_plugin.fedml.methods import in_scripts
 from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, server_recipe
-from fednnnn_plugin.fedml.silos import check_silos, read_addresses
+from fednnnn_plugin.fedml.silos import check_silos, check_testing, read_addresses
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.run_folder.server_records import records_file
@@ -46,6 +46,7 @@ def check_server(path: Path) -> str:
     if all(isinstance(getattr(args, key, None), int) for key in counts):
         tried(check_silos, args, 0)
         tried(check_security, args)
+    tried(check_testing, args)
     tried(read_addresses, args)
     if recipe is not None:
         tracking, done = recipe.tracking_args, recipe.train_args.start_round

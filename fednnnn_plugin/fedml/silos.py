@@ -50,6 +50,20 @@ def check_silos(args: Any, start_round: int) -> None:
         )
 
 
+def check_testing(args: Any) -> None:
+    """Refuse a ``frequency_of_the_test`` with which FedML's server fails after its first round.
+
+    With a negative one it would test in rounds of which our records say that they are not tested.
+    """
+    every = getattr(args, "frequency_of_the_test", None)
+    if not isinstance(every, int | float) or not every >= 1:
+        raise UserError(
+            "validation_args.frequency_of_the_test",
+            shown(every),
+            "must be a number of at least 1: FedML's server tests in every so many rounds",
+        )
+
+
 def client_ids(args: Any) -> list[Any]:
     """Return the clients' ids in the order of FedML's list of models; empty if not known."""
     try:

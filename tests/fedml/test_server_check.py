@@ -2,16 +2,18 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 from fedml.core.security.fedml_defender import FedMLDefender
+from fedml.cross_silo.server import server_initializer
 
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.fedml import hook
 
-from .rounds import clients, net, play, silo
+from .rounds import clients, net, play, refused, silo, silo_args
 
 CONFIG = "fedml_config.yaml"
 EXAMPLE = Path(__file__).parents[2] / "launch" / "cross_silo"
@@ -63,6 +65,10 @@ def test_method_may_be_named_by_its_server() -> None:
         ({"grpc_ipconfig_path": CONFIG}, f"comm_args.grpc_ipconfig_path: '{CONFIG}': no column "),
         ({"save_path": f"{CONFIG}/model"}, f"save_path: {CONFIG}/model: "),
         ({"prometheus_path": "."}, "prometheus_path: .: "),
+        *(
+            ({"frequency_of_the_test": every}, "validation_args.frequency_of_the_test: ")
+            for every in (0, -1, "5", None)
+        ),
         ({"start_round": "auto", "server_state_path": None}, "train_args.start_round: auto: "),
     ],
 )
@@ -71,6 +77,12 @@ def test_mistake_is_a_line(keys: dict, start: str) -> None:
     lines = result.stderr.splitlines()
     assert (result.exit_code, result.stdout) == (2, "")
     assert [line for line in lines if line.startswith(start)], lines
+
+
+def test_server_refuses_tests_that_fail_before_its_clients_train() -> None:
+    aggregator = SimpleNamespace(aggregator=silo())
+    with refused("validation_args.frequency_of_the_test: 0: must be "):
+        server_initializer.FedMLServerManager(silo_args(frequency_of_the_test=0), aggregator)
 
 
 def test_all_mistakes_are_said_together() -> None:

@@ -20,5 +20,7 @@ def _make(original: Any, args: Any, aggregator: Any, *rest: Any, **named: Any) -
     if not is_our_aggregator(aggregator.aggregator):
         return original(args, aggregator, *rest, **named)
     from fednnnn_plugin.fedml.server_manager import ServerManager
+    from fednnnn_plugin.fedml.silos import check_testing
 
+    check_testing(args)
     return ServerManager(args, aggregator, *rest, **named)
