@@ -120,8 +120,12 @@ def check_security(args: Any) -> None:
     refuse_enabled(args, _MAY_NOT_BE_ENABLED)
     turn_off_earlier()
     for key, choices in _CHOICES.items():
-        if getattr(args, choices.switch, False):
+        switched = getattr(args, choices.switch, None)
+        if switched:
             _start(choices.part.get_instance(), args, key, choices)
+        elif switched is None and getattr(args, key, None):
+            chosen = shown(getattr(args, key))
+            _log.warning("%s: %s: without effect: %s is not given", key, chosen, choices.switch)
     if global_privacy():
         _log.warning(
             "global differential privacy: FedML's epsilon does not cover the server rule: noise is "

@@ -219,6 +219,15 @@ def test_security_settings_that_cannot_work_are_refused(values, named, secured) 
         secured(**PRIVACY | values)
 
 
+def test_choice_without_its_switch_is_named(secured, caplog) -> None:
+    """FedML ignores it; what is switched off by ``false`` is meant so."""
+    secured(**CLIPPING, norm_bound=1.0, enable_defense=None)
+    said = "defense_type: 'norm_diff_clipping': without effect: enable_defense is not given"
+    assert caplog.messages == [said]
+    secured(**CLIPPING, norm_bound=1.0, enable_defense=False)
+    assert caplog.messages == [said]
+
+
 def test_last_round_under_privacy_hands_over_the_served_model(secured, tmp_path) -> None:
     """Which is the one that is tested, and on record."""
     aggregator = secured(**PRIVACY, comm_round=1, metrics_path=str(tmp_path / "run"))
