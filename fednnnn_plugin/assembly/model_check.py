@@ -37,7 +37,7 @@ def _has_own_hook(parameter: nn.Parameter) -> bool:
     """Tell whether code of the user's changes a gradient; wandb.watch() only looks at it."""
     every = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
     hooks = [hook for of in every for hook in (of or {}).values()]
-    return not all(getattr(hook, "__module__", "").startswith("wandb") for hook in hooks)
+    return not all(str(getattr(hook, "__module__", "")).startswith("wandb") for hook in hooks)
 
 
 def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module:
