@@ -171,7 +171,7 @@ def test_partition_on_a_full_disk_keeps_the_old_file(option: str) -> None:
         result = fednnnn("partition", RECIPE, option, "--overwrite")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert (result.exit_code, result.stderr) == (1, f"{name}: File too large\n")
+    assert (result.exit_code, result.stderr) == (1, f"{Path(name).resolve()}: File too large\n")
     assert (Path(name).read_text(), list(Path().iterdir())) == ("mine", [Path(name)])
 
 
