@@ -158,11 +158,13 @@ def _with_counts(model: State, trainable: object) -> dict[str, Tensor]:
 
     Flower's FedAvg returns those of batch normalisation, and all others, as float64.
     """
-    module = trainable.state_dict() if isinstance(trainable, nn.Module) else {}
-    found = {}
-    for name, tensor in model.items():
-        is_count = name.rpartition(".")[2] == "num_batches_tracked"
-        dtype = module[name].dtype if name in module else torch.int64 if is_count else tensor.dtype
-        was_whole = tensor.is_floating_point() and not (dtype.is_floating_point or dtype.is_complex)
-        found[name] = tensor.round().to(dtype) if was_whole else tensor
-    return found
+    dtypes = {name: torch.int64 for name in model if name.endswith("num_batches_tracked")}
+    if isinstance(trainable, nn.Module):
+        dtypes |= {name: tensor.dtype for name, tensor in trainable.state_dict().items()}
+    whole = {n for n, dtype in dtypes.items() if not (dtype.is_floating_point or dtype.is_complex)}
+    return {
+        name: tensor.round().to(dtypes[name])
+        if name in whole and tensor.is_floating_point()
+        else tensor
+        for name, tensor in model.items()
+    }

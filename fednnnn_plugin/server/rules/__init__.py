@@ -156,10 +156,10 @@ def rule(
 
     The optimizer gets the served model as one flat parameter ``p`` with ``p.grad = -S``. It is
     created anew in each round, so it must keep its state in ``self.state[p]``, as tensors or
-    numbers; this state is stored in checkpoints. What else a step changes, such as ``self.t`` or
-    ``group["t"]``, is lost, and a warning. If its attribute ``degenerate`` is true after a
+    numbers; this state is stored in checkpoints. If its attribute ``degenerate`` is true after a
     step, the record says that the model did not change. Before round 1 a step with a synthetic
-    update is tried.
+    update is tried; a warning names what else it changes, such as ``self.t`` or ``group["t"]``,
+    which is lost.
 
     Args:
         wants: attributes of :class:`~fednnnn_plugin.server.update.Update` that are passed to
