@@ -191,6 +191,13 @@ def check_known(what: object, given: object, allowed: Iterable[str]) -> None:
         raise UserError(what, printable(repr(given)), f"must be one of {there}{hint}")
 
 
+def one_of(names: Iterable[str], given: object, code: str = "") -> str:
+    """Say what a name must be, perhaps ``code`` of the user's, and which one is the nearest."""
+    known = [*names]
+    hint = did_you_mean(given, known) if isinstance(given, str) else ""
+    return f"must be one of {', '.join(known)}{f', or {code}' if code else ''}{hint}"
+
+
 def did_you_mean(
     given: object, names: Iterable[str], form: Callable[[str], str] = lambda name: name
 ) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 from fednnnn_plugin.data.sets import DATASETS, HUB_NAME
-from fednnnn_plugin.errors import did_you_mean, shown
+from fednnnn_plugin.errors import one_of, shown
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
 from fednnnn_plugin.user_code import HUB, is_own
 
@@ -60,35 +60,37 @@ def _value(recipe: Recipe, key: str) -> object:
 
 
 def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str]]:
-    """Say which ``section.key`` does not fit, and why; a foreign platform is left unjudged."""
+    """Say which ``section.key`` has a value that does not fit, or none, and why.
+
+    A foreign platform is left unjudged.
+    """
     data, train, tracking = recipe.data_args, recipe.train_args, recipe.tracking_args
     if train.client_num_per_round > train.client_num_in_total:
         most = f"must be at most client_num_in_total, here {train.client_num_in_total}"
-        yield "train_args.client_num_per_round", f"{train.client_num_per_round}: {most}"
+        yield "train_args.client_num_per_round", most
     if tracking.overwrite and tracking.resume:
-        yield "tracking_args.overwrite", "true: resume is true too; give one of them"
+        yield "tracking_args.overwrite", "resume is true too; give one of them"
     yield from _of_training(recipe)
     if foreign:
         return
     yield from _unmeasured(recipe)
     if data.dataset in _FOLDER_OF and data.data_dir is None:
         what = _FOLDER_OF[data.dataset]
-        yield "data_args.data_dir", f"missing; dataset {data.dataset} needs it: {what}"
+        yield "data_args.data_dir", f"dataset {data.dataset} needs it: {what}"
     if recipe.device_args.gpu_mapping_file and recipe.device_args.gpu_mapping_key is None:
-        what = "the name of a mapping in that file"
-        yield "device_args.gpu_mapping_key", f"missing; gpu_mapping_file needs it: {what}"
+        what = "gpu_mapping_file needs it: the name of a mapping in that file"
+        yield "device_args.gpu_mapping_key", what
     if data.partition_sizes != "balanced" and data.partition_method in _FREE:
         free = f"partition_method {data.partition_method} leaves the sizes free"
-        wrong = f"{shown(data.partition_sizes)}: {free}; leave it out or at balanced"
-        yield "data_args.partition_sizes", wrong
+        yield "data_args.partition_sizes", f"{free}; leave it out or at balanced"
     named = None if data.partition_by is None else _value(recipe, _DATASET)
     if named in DATASETS and named != HUB_NAME:
-        why = f"dataset {named} has no columns; leave it out"
-        yield "data_args.partition_by", f"{shown(data.partition_by)}: {why}"
+        yield "data_args.partition_by", f"dataset {named} has no columns; leave it out"
     for name, users in _OF_SOME.items():
         section, key = name.split(".")
-        value, unused = attrgetter(name)(recipe), SECTIONS[section].model_fields[key].default
-        if value != unused and all(_value(recipe, other) != user for other, user in users):
+        unused = SECTIONS[section].model_fields[key].default
+        unwanted = all(_value(recipe, other) != user for other, user in users)
+        if unwanted and attrgetter(name)(recipe) != unused:
             of = " or ".join(
                 f"{other.split('.')[1]} {user if isinstance(user, str) else shown(user)}"
                 for other, user in users
@@ -96,39 +98,35 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
             hint = f"leave it out or at {shown(unused)}"
             if users[0] == _FOLDERS[0] and is_own(data.dataset):
                 hint = "an argument of your function needs another name"
-            yield name, f"{shown(value)}: only {of} uses it; {hint}"
+            yield name, f"only {of} uses it; {hint}"
 
 
 def _of_training(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Say which keys of the clients' training exclude each other."""
     train = recipe.train_args
     if train.learning_rate_schedule is not None and train.learning_rate_decay is not None:
-        why = "learning_rate_schedule says it; leave it out"
-        yield "train_args.learning_rate_decay", f"{train.learning_rate_decay}: {why}"
+        yield "train_args.learning_rate_decay", "learning_rate_schedule says it; leave it out"
     sampling = train.client_sampling or "uniform"
     if train.client_availability is not None and sampling not in ("uniform", "round_robin"):
         why = f"client_sampling is {shown(sampling)}: must be uniform or round_robin beside it"
-        yield "train_args.client_availability", f"{shown(train.client_availability)}: {why}"
+        yield "train_args.client_availability", why
     if train.epochs is not None and train.local_steps is not None:
-        why = "epochs is set too; leave one out, or set epochs: null"
-        yield "train_args.local_steps", f"{train.local_steps}: {why}"
+        yield "train_args.local_steps", "epochs is set too; leave one out, or set epochs: null"
     if recipe.client_method.needs_plain_sgd:
         other = train.client_optimizer.lower() != "sgd"
         for key in ("client_optimizer",) if other else ("client_optimizer_args", "max_grad_norm"):
-            if value := getattr(train, key):
+            if getattr(train, key):
                 named = train.client_method or recipe.rule.client_method
-                why = f"client_method {named} takes plain sgd; leave it out"
-                yield f"train_args.{key}", f"{shown(value)}: {why}"
+                yield f"train_args.{key}", f"client_method {named} takes plain sgd; leave it out"
 
 
 def _unmeasured(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Say what would not be measured of a run that is to be stopped early."""
     if recipe.validation_args.per_client == "end" and recipe.validation_args.stop:
         why = "stop may end the run before its last round; must be true, or leave stop out"
-        yield "validation_args.per_client", f"end: {why}"
+        yield "validation_args.per_client", why
     metric = (recipe.validation_args.stop or {}).get("metric", "accuracy")
     measured = [*metric_names(recipe.validation_args.metrics), "accuracy", "loss"]
     measured += ["worst_10"] * bool(recipe.validation_args.per_client)
     if metric not in measured:
-        known = f"must be one of {', '.join(measured)}{did_you_mean(metric, measured)}"
-        yield "validation_args.stop", f"metric: {shown(metric)}: {known}"
+        yield "validation_args.stop", f"metric: {shown(metric)}: {one_of(measured, metric)}"

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from fednnnn_plugin.data.dirichlet import LEAST_ALPHA
 from fednnnn_plugin.data.sets import DATASETS, find_dataset
-from fednnnn_plugin.errors import did_you_mean
+from fednnnn_plugin.errors import one_of
 from fednnnn_plugin.files import expanded
 from fednnnn_plugin.models import unknown_model
 from fednnnn_plugin.recipe.mappings import MOST, check_schedule, check_stop
@@ -80,8 +80,7 @@ def _model(value: str, info: ValidationInfo[Caller]) -> str:
 
 def _dataset(value: str, info: ValidationInfo[Caller]) -> str:
     if not find_dataset(value) and not is_own(value) and not info.context.foreign:
-        known = f"must be one of {', '.join(DATASETS)}, or MODULE:FUNCTION"
-        raise ValueError(f"{known}{did_you_mean(value, DATASETS)}")
+        raise ValueError(one_of(DATASETS, value, "MODULE:FUNCTION"))
     return value
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fednnnn_plugin.client.rate_schedule import TORCH_SCHEDULES
-from fednnnn_plugin.errors import did_you_mean, shown
+from fednnnn_plugin.errors import did_you_mean, one_of, shown
 from fednnnn_plugin.server.rules import Key, decay, non_negative
 
 MOST = 2**31 - 1
@@ -72,8 +72,7 @@ def check_schedule(given: dict[str, Any], rounds: int) -> dict[str, Any]:
     known = (*SCHEDULES, *TORCH_SCHEDULES)
     if not isinstance(name, str) or name not in known:
         what = "missing" if name is None else shown(name)
-        hint = did_you_mean(name, known) if isinstance(name, str) else ""
-        raise ValueError(f"name: {what}: must be one of {', '.join(known)}, or MODULE:NAME{hint}")
+        raise ValueError(f"name: {what}: {one_of(known, name, 'MODULE:NAME')}")
     warmup, parts = given.get("warmup_rounds", 0), SCHEDULES.get(name, {})
     own = parts if name in SCHEDULES else dict.fromkeys(given, ANY)
     check_parts(given, own | {"name": TEXT, "warmup_rounds": whole(0)})

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, load_client_method
-from fednnnn_plugin.errors import UserError, did_you_mean, shown
+from fednnnn_plugin.errors import UserError, one_of, shown
 from fednnnn_plugin.recipe.kinds import Caller, decimal
 from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 from fednnnn_plugin.server.rules import RULES, Key, Rule, load_rule
@@ -35,8 +35,8 @@ def find_client_method(name: object, rule: Rule | None, caller: Caller) -> type[
     """The client method of a name, which is None for the rule's own; else a ``UserError``."""
     of_rule = rule.client_method if rule else None
     if rule and of_rule and of_rule not in METHODS and not names_code(of_rule):
-        allowed = f"must be one of {', '.join(METHODS)}{did_you_mean(of_rule, METHODS)}"
-        raise UserError(CLIENT_METHOD, f"{shown(of_rule)}, which {rule.name} names", allowed)
+        given = f"{shown(of_rule)}, which {rule.name} names"
+        raise UserError(CLIENT_METHOD, given, one_of(METHODS, of_rule))
     if name is None and of_rule is None:
         return ClientMethod
     name = of_rule if name is None else name
@@ -111,12 +111,11 @@ def _find(
         return known[str(name)]
     if not names_code(name):
         given = "missing" if name is None else shown(name)
-        allowed = f"must be one of {', '.join(known)}, or MODULE:CLASS"
-        meant = _USUAL.get(str(name).lower(), name)
-        hint = did_you_mean(meant, known)
-        if where == RULE and str(name).lower() in METHODS:
-            hint = f"; it is a client method: {CLIENT_METHOD}: {str(name).lower()}"
-        raise UserError(where, given, f"{allowed}{hint}")
+        usual = str(name).lower()
+        allowed = one_of(known, _USUAL.get(usual, name), "MODULE:CLASS")
+        if where == RULE and usual in METHODS:
+            allowed = f"it is a client method: {CLIENT_METHOD}: {usual}"
+        raise UserError(where, given, allowed)
     if not caller.allow_code:
         raise refuse_code(where, str(name))
     return load(str(name), where)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from pydantic import ValidationError
@@ -80,7 +81,9 @@ def build(name: str, sections: Mapping[str, Mapping[str, Any]], caller: Caller) 
     values |= {"name": name, "allow_code": caller.allow_code}
     try:
         recipe = Recipe.model_validate(values, context=caller)
-        problems = problems or dict(inconsistencies(recipe, foreign=caller.foreign))
+        if not problems:
+            found = inconsistencies(recipe, foreign=caller.foreign)
+            problems = {key: _said(attrgetter(key)(recipe), why) for key, why in found}
     except ValidationError as error:
         for entry in error.errors(include_url=False):
             problems.setdefault(*_problem(entry))
@@ -156,7 +159,12 @@ def _problem(entry: Any) -> tuple[str, str]:
         text = f"must be {_words(schema)}"
         if key == "learning_rate" and isinstance(value, list | dict):
             text += _SCHEDULE
-    return f"{section}.{key}", f"missing; {text}" if missing else f"{shown(value)}: {text}"
+    return f"{section}.{key}", _said(None if missing else value, text)
+
+
+def _said(value: object, why: str) -> str:
+    """What is wrong with a value, which is None where it is missing."""
+    return f"missing; {why}" if value is None else f"{shown(value)}: {why}"
 
 
 def _words(schema: Mapping[str, Any]) -> str:

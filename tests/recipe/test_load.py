@@ -133,7 +133,7 @@ def test_override_replaces_and_the_last_one_wins(recipe_file: Path) -> None:
         ("validation_args.stop={patience: 0}", ".*patience: 0: "),
         ("validation_args.stop={goal: 1}", ".*'goal' .*target"),
         ("validation_args.stop={target: 1, min_delta: 1}", ".*min_delta: .*patience"),
-        ("validation_args.stop={target: 1, metric: f1}", "metric: 'f1': "),
+        ("validation_args.stop={target: 1, metric: f1}", ".*metric: 'f1': "),
         ("train_args.epochs=null", ".*local_steps"),
         ("train_args.local_steps=5", "5: epochs "),
         ("common_args.random_seed=4294967296", "4294967296: "),
