@@ -89,14 +89,10 @@ class NWDARecorder:
                 ``metrics.jsonl``. A client that is not finite is left out, with a warning.
         """
         if isinstance(round, bool) or not isinstance(round, SupportsIndex) or round.__index__() < 1:
-            raise UserError(
-                "NWDARecorder", f"round: {round!r}", "must be a whole number of at least 1"
-            )
+            raise _refused(f"round: {round!r}", "must be a whole number of at least 1")
         accuracy, loss = _number("test_acc", test_acc), _number("test_loss", test_loss)
         if accuracy is not None and not 0 <= accuracy <= 1:
-            raise UserError(
-                "NWDARecorder", f"test_acc: {test_acc!r}", "must be from 0 to 1, or None"
-            )
+            raise _refused(f"test_acc: {test_acc!r}", "must be from 0 to 1, or None")
         if loss is not None and not math.isfinite(loss):
             loss = None
         for name, state in (("global_state", global_state), ("served_state", served_state)):
@@ -105,7 +101,7 @@ class NWDARecorder:
                 for entry, tensor in state.items()
                 if self._trainable is None or entry in self._trainable
             ):
-                raise UserError("NWDARecorder", name, "must map names to tensors")
+                raise _refused(name, "must map names to tensors")
         trainable = self._names(global_state)
         part = UpdateAccumulator({n: global_state[n] for n in trainable}, trainable)
         try:
@@ -114,7 +110,7 @@ class NWDARecorder:
                     raise UserError("client", type(state).__name__, "must map names to tensors")
                 part.add({n: t for n, t in state.items() if n in trainable}, weight)
         except (TypeError, ValueError) as error:
-            raise UserError("NWDARecorder", f"round {round}: {error}") from error
+            raise _refused(f"round {round}: {error}") from error
         update = part.finish()
         move = _move(global_state, served_state, update)
         self._file.path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +128,7 @@ class NWDARecorder:
     def _names(self, state: Mapping[str, Tensor]) -> list[str]:
         if self._trainable is not None:
             if missing := sorted(self._trainable - state.keys()):
-                raise UserError("NWDARecorder", f"trainable: {missing}: not in the global state")
+                raise _refused(f"trainable: {missing}: not in the global state")
             return [name for name in state if name in self._trainable]
         first: dict[tuple[object, ...], str] = {}
         for name in trained_by_default(state):
@@ -153,11 +149,13 @@ class NWDARecorder:
                     break
                 kept, integrated = kept + 1, recorded["integrated_norm"] or 0.0
         except ValidationError:
-            raise UserError(
-                "NWDARecorder", f"{self._file.path}: not a metrics.jsonl file"
-            ) from None
+            raise _refused(f"{self._file.path}: not a metrics.jsonl file") from None
         self._file.cut(kept)
         return integrated
+
+
+def _refused(given: str, allowed: str = "") -> UserError:
+    return UserError("NWDARecorder", given, allowed)
 
 
 def _number(name: str, value: Any) -> float | None:
@@ -165,19 +163,17 @@ def _number(name: str, value: Any) -> float | None:
     try:
         return None if value is None else float(operator.pos(value))  # a text has no sign
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise UserError("NWDARecorder", f"{name}: {value!r}", "must be a number, or None") from None
+        raise _refused(f"{name}: {value!r}", "must be a number, or None") from None
 
 
 def _move(before: Mapping[str, Tensor], after: Mapping[str, Tensor], update: Update) -> ServerMove:
     layout = update.layout
     for entry in layout.entries:
         if entry.name not in after or after[entry.name].shape != entry.shape:
-            raise UserError(
-                "NWDARecorder", f"served_state: {entry.name}: missing, or of another shape"
-            )
+            raise _refused(f"served_state: {entry.name}: missing, or of another shape")
     difference = layout.flatten(after).to(update.vector.device) - layout.flatten(before)
     near_zero = update.mean_update_norm <= NEAR_ZERO * update.mean_client_norm
     move = ServerMove.of(difference, layout, degenerate=near_zero and not difference.any())
     if not math.isfinite(move.server_update_norm):
-        raise UserError("NWDARecorder", "served_state: not finite")
+        raise _refused("served_state: not finite")
     return move
