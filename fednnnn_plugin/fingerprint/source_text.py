@@ -52,7 +52,8 @@ def source_of(code: CodeType) -> Source:
         if own and (len(own) == 1 or code.co_name != "<lambda>"):
             read = _read(own[0])
             return read._replace(inner=read.names.difference(_head(own[0]), _looked_up(code)))
-    return Source(_bytecode(code), frozenset(_names(code)))
+    names = frozenset(name for each in _codes(code) for name in each.co_names)
+    return Source(_bytecode(code), names)
 
 
 def _head(function: ast.AST) -> Iterator[str]:
@@ -66,12 +67,17 @@ def _head(function: ast.AST) -> Iterator[str]:
 
 def _looked_up(code: CodeType) -> Iterator[str]:
     """Yield the names that a code and all that are in it look up in their module."""
-    for each in dis.get_instructions(code):
+    for each in (step for inner in _codes(code) for step in dis.get_instructions(inner)):
         if "GLOBAL" in each.opname or each.opname == "LOAD_NAME":
             yield each.argval
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code and all that are in it, as of lambdas and classes."""
+    yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):
-            yield from _looked_up(const)
+            yield from _codes(const)
 
 
 def assignment(file: str, name: str) -> Source | None:
@@ -214,14 +220,6 @@ def _without_docstrings(node: ast.AST) -> ast.AST:
                 case [ast.Expr(value=ast.Constant(value=str())), *rest]:
                     each.body = rest or [ast.Pass()]
     return copied
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names in a code and in all that are in it, as of lambdas and classes."""
-    yield from code.co_names
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _names(const)
 
 
 def _bytecode(code: CodeType) -> str:
