@@ -73,26 +73,20 @@ class RunFolder:
             if path.is_symlink() or not fits:
                 kind = "folder" if path in folders else "regular file"
                 raise UserError(OUTPUT, f"{path}: not a {kind}", "move it away")
+        begun, replaced = self._lock in there, f"replace it with {OVERWRITE}"
         if mode == "new" and self.holds_rounds():
-            raise UserError(
-                OUTPUT,
-                f"{self.path}: it already holds a run",
-                f"continue with {RESUME}, replace it with {OVERWRITE}, or choose another folder",
-            )
-        if mode == "new" and there and self._lock not in there:
-            raise UserError(
-                OUTPUT,
-                f"{there[0]}: it is there already",
-                f"replace it with {OVERWRITE}, or choose another folder",
-            )
-        if mode == "resume" and self.recipe not in there and self.holds_rounds():
-            raise UserError(
-                RESUME, f"{self.recipe}: missing", f"put it back, or begin anew with {OVERWRITE}"
-            )
-        if mode == "resume" and self.recipe not in there and self._lock not in there:
-            raise UserError(
-                RESUME, f"{self.path}: it holds no run", f"leave {RESUME} out to begin one"
-            )
+            allowed = f"continue with {RESUME}, {replaced}, or choose another folder"
+            raise UserError(OUTPUT, f"{self.path}: it already holds a run", allowed)
+        if mode == "new" and there and not begun:
+            allowed = f"{replaced}, or choose another folder"
+            raise UserError(OUTPUT, f"{there[0]}: it is there already", allowed)
+        if mode == "resume" and self.recipe not in there:
+            if self.holds_rounds():
+                allowed = f"put it back, or begin anew with {OVERWRITE}"
+                raise UserError(RESUME, f"{self.recipe}: missing", allowed)
+            if not begun:
+                allowed = f"leave {RESUME} out to begin one"
+                raise UserError(RESUME, f"{self.path}: it holds no run", allowed)
 
     def check_free(self) -> None:
         """Refuse a folder that cannot be made or written to, or that is in use; make none."""
