@@ -61,6 +61,11 @@ class UserErrors(UserError):
         return mistakes
 
 
+def begin_anew(why: str) -> UserError:
+    """The error of a run whose folder has not what it needs to go on."""
+    return UserError(RESUME, why, f"begin anew with {OVERWRITE}")
+
+
 class StartError(UserError):
     """What a run does in each round fails before the first one; other settings may help."""
 

@@ -8,7 +8,7 @@ import safetensors.torch
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.load_model import model_metadata
 from fednnnn_plugin.client.replica import aliases
-from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError, printable
+from fednnnn_plugin.errors import RESUME, UserError, begin_anew, printable
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.processes.devices import device_name
 from fednnnn_plugin.quantities import RoundRecord
@@ -60,11 +60,7 @@ class RunWriter:
         vectors = federation.vectors
         checkpoint = self._checkpoints.load(recorded, vectors.check if vectors else None)
         if checkpoint is None and self._folder.summary.exists():
-            raise UserError(
-                RESUME,
-                f"{path}: no whole checkpoint of the {recorded} rounds that are done",
-                f"begin anew with {OVERWRITE}",
-            )
+            raise begin_anew(f"{path}: no whole checkpoint of the {recorded} rounds that are done")
         if checkpoint is None:
             _log.warning("%s: no checkpoint: starting from round 1", self._folder.path)
             return
@@ -80,11 +76,7 @@ class RunWriter:
         method = MethodState.taken_from(checkpoint.server)
         state = federation.server.restore(checkpoint.server, device)
         if state is None:
-            raise UserError(
-                RESUME,
-                f"{path}: its checkpoint is of another model",
-                f"begin anew with {OVERWRITE}",
-            )
+            raise begin_anew(f"{path}: its checkpoint is of another model")
         self._saved = checkpoint.round
         sums = self._metrics.until(self._saved)
         self.train_state = TrainState(state, self._saved, *sums, method.on(device))
@@ -131,13 +123,8 @@ class RunWriter:
         return self._summary
 
     def _write_summary(self, stopped: str | None = None) -> Summary:
-        self._summary = self._summary_of(self.train_state, stopped)
-        self._summary.write(self._folder.summary)
-        return self._summary
-
-    def _summary_of(self, train_state: TrainState, stopped: str | None) -> Summary:
-        """Return the summary of the rounds to a state, and why the run was stopped there."""
-        federation, inputs = self._federation, self._inputs
+        """Write the summary of the rounds so far, and why the run was stopped there."""
+        federation, inputs, train_state = self._federation, self._inputs, self.train_state
         best, best_round, final = self._metrics.results()
         summary = Summary(
             recipe=printable(self._recipe.name),
@@ -156,10 +143,10 @@ class RunWriter:
             workers=federation.executor.workers.count,
             stopped=stopped,
         )
-        for name, metric in inputs.functions.metrics.items():  # the first one
+        for name, metric in [*inputs.functions.metrics.items()][:1]:
             higher = higher_is_better(metric)
             best, best_round, final = self._metrics.results(name, higher_is_better=higher)
-            return replace(
+            summary = replace(
                 summary,
                 metric=name,
                 best_metric=best,
@@ -167,6 +154,8 @@ class RunWriter:
                 final_metric=final,
                 higher_is_better=higher,
             )
+        summary.write(self._folder.summary)
+        self._summary = summary
         return summary
 
     def _save(self) -> None:

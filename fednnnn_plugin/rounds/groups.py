@@ -19,7 +19,7 @@ from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError
+from fednnnn_plugin.errors import UserError, begin_anew
 from fednnnn_plugin.files import read_regular, write_atomically
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.user_code import exception_text
@@ -167,7 +167,7 @@ def kept_widths(folder: RunFolder, most: int) -> Widths | None:
     except (OSError, ValidationError):
         widths = {}
     if 0 not in widths:
-        raise UserError(RESUME, f"{folder.widths}: damaged", f"begin anew with {OVERWRITE}")
+        raise begin_anew(f"{folder.widths}: damaged")
     return {first: min(width, most) for first, width in widths.items()}
 
 
