@@ -105,8 +105,6 @@ def load_code(reference: str, where: str) -> object:
     a module draws when it is imported is the same in every run, whichever key imports it first.
     """
     said = printable(reference)
-    if not names_code(reference):
-        raise UserError(where, said, "must be module:name")
     module_name, _, name = reference.partition(":")
     try:
         if sys.path[:1] != [str(Path.cwd())]:
