@@ -1,6 +1,6 @@
 """A recipe's method: the rule and the client method that it names, and the values of their keys."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from fednnnn_plugin.client.method import ClientMethod
@@ -12,7 +12,7 @@ from fednnnn_plugin.server.rules import RULES, Key, Rule, load_rule
 from fednnnn_plugin.user_code import names_code, refuse_code
 
 RULE, CLIENT_METHOD = "train_args.federated_optimizer", "train_args.client_method"
-Found = TypeVar("Found")
+Found = TypeVar("Found", Rule, type[ClientMethod])
 # What others call our rules.
 _USUAL = {"fedavg": "PaperFedAvg", "fedmom": "Momentum", "slowmo": "Momentum"}
 
@@ -26,9 +26,7 @@ def method_keys() -> dict[str, Key]:
 
 def find_method(name: object, caller: Caller) -> Rule:
     """The rule of a name, imported where it is the user's and may run; else a ``UserError``."""
-    rule = _find(name, RULES, load_rule, RULE, caller)
-    _check_keys(RULE, name, rule.keys)
-    return rule
+    return _find(name, RULES, load_rule, RULE, caller)
 
 
 def find_client_method(name: object, rule: Rule | None, caller: Caller) -> type[ClientMethod]:
@@ -41,7 +39,6 @@ def find_client_method(name: object, rule: Rule | None, caller: Caller) -> type[
         return ClientMethod
     name = of_rule if name is None else name
     method = _find(name, METHODS, load_client_method, CLIENT_METHOD, caller)
-    _check_keys(CLIENT_METHOD, name, method.keys)
     if rule is None:
         return method
     if of_rule and of_rule != name:
@@ -107,25 +104,24 @@ def _find(
     where: str,
     caller: Caller,
 ) -> Found:
-    if not names_code(name) and str(name) in known:  # custom code may run or may not
-        return known[str(name)]
-    if not names_code(name):
+    if names_code(name):
+        if not caller.allow_code:  # though it may be loaded
+            raise refuse_code(where, str(name))
+        found = load(str(name), where)
+    elif str(name) in known:
+        found = known[str(name)]
+    else:
         given = "missing" if name is None else shown(name)
         usual = str(name).lower()
         allowed = one_of(known, _USUAL.get(usual, name), "MODULE:CLASS")
         if where == RULE and usual in METHODS:
             allowed = f"it is a client method: {CLIENT_METHOD}: {usual}"
         raise UserError(where, given, allowed)
-    if not caller.allow_code:
-        raise refuse_code(where, str(name))
-    return load(str(name), where)
-
-
-def _check_keys(where: str, name: object, keys: Collection[str]) -> None:
     every = {key for section in SECTIONS for key in own_keys(section)}
-    if taken := sorted(every.intersection(keys)):
+    if taken := sorted(every.intersection(found.keys)):
         given = f"{name}: its key {taken[0]} is every recipe's"
         raise UserError(where, given, "call it otherwise")
+    return found
 
 
 def _owners(key: str) -> list[str]:
