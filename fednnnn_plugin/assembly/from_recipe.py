@@ -80,11 +80,7 @@ def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -
 
 
 def load_data(
-    recipe: Recipe,
-    ranks: Ranks,
-    *,
-    brought: UserData | None = None,
-    any_labels: bool = False,
+    recipe: Recipe, ranks: Ranks, *, brought: UserData | None = None, any_labels: bool = False
 ) -> FederatedData:
     """Load a recipe's data; one rank of each machine downloads and decodes, then the others.
 

@@ -173,8 +173,7 @@ Availability = Annotated[
 Transform: TypeAlias = _Code
 LossName: TypeAlias = Literal["cross_entropy", "bce_with_logits", "mse"] | _Code
 Metrics = Annotated[
-    list[str],
-    Field(min_length=1, description="a list of metrics, such as [f1_macro]"),
+    list[str], Field(min_length=1, description="a list of metrics, such as [f1_macro]")
 ]
 Stop = Annotated[
     dict[str, Any],
