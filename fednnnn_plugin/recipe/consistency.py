@@ -75,8 +75,7 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
         return
     yield from _unmeasured(recipe)
     if data.dataset in _FOLDER_OF and data.data_dir is None:
-        what = _FOLDER_OF[data.dataset]
-        yield "data_args.data_dir", f"dataset {data.dataset} needs it: {what}"
+        yield "data_args.data_dir", f"dataset {data.dataset} needs it: {_FOLDER_OF[data.dataset]}"
     if recipe.device_args.gpu_mapping_file and recipe.device_args.gpu_mapping_key is None:
         what = "gpu_mapping_file needs it: the name of a mapping in that file"
         yield "device_args.gpu_mapping_key", what
