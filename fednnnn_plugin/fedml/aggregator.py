@@ -26,6 +26,7 @@ from fednnnn_plugin.fedml.silos import check_silos
 from fednnnn_plugin.fedml.tester import AGGREGATING, FedMLsTester, Tester, refuse_replaced
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.recipe.schema import TrackingArgs
+from fednnnn_plugin.run_folder.server_state import restored
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.server import Server
 
@@ -279,13 +280,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             return
         own = named_tensors(self.model)
         state = {name: t.to(own[name].dtype) if name in own else t for name, t in state.items()}
-        restored = self._server.restore(state, torch.device("cpu"))
-        if restored is None:
-            raise UserError(
-                "server_state_path",
-                f"{self._files.state_path}: the state is of another model, or other parameters of "
-                "it were trained",
-            )
-        self._state = restored
-        served = self._server.layout.state_dict(restored.served)
+        where = f"server_state_path: {self._files.state_path}"
+        self._state = restored(self._server, state, where)
+        served = self._server.layout.state_dict(self._state.served)
         self.model.load_state_dict(whole_state(self.model, served))

@@ -12,16 +12,15 @@ from fednnnn_plugin.client.replica import aliases
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.quantities import kept_clients
 from fednnnn_plugin.run_folder.server_records import ServerRecords
-from fednnnn_plugin.run_folder.server_state import read_state, write_state
+from fednnnn_plugin.run_folder.server_state import EVALUATION, read_state, restored, write_state
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import ModelState, State, trained_by_default
 from fednnnn_plugin.server.rules import Rule
-from fednnnn_plugin.server.server import Server, ServerMove, ServerState
+from fednnnn_plugin.server.server import Server, ServerMove
 from fednnnn_plugin.server.update import Update
 
 _log = logging.getLogger(__name__)
-_EVALUATION = "..evaluation."  # before its names in the state, where no other begins so
 
 
 class KeptServer:
@@ -72,7 +71,8 @@ class KeptServer:
         for warning in self._server.try_rule(self._state):
             _log.warning(warning)
         if state_path is not None and state_path.exists():
-            self._state, self.done = self._restored(state_path)
+            tensors, self.done = read_state(state_path, "state_path", rule.name)
+            self._state = restored(self._server, tensors, f"state_path: {state_path}")
         train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}
         recipe = {"train_args": train | {"client_weighting": weighting}}
         self.records = ServerRecords(metrics_path, self.done, "state_path", recipe)
@@ -130,20 +130,8 @@ class KeptServer:
         if self._state_path is not None:
             server, state = self._server, self._state
             evaluation = server.layout.state_dict(state.evaluation).items()
-            tensors = server.state_dict(state) | {_EVALUATION + n: x for n, x in evaluation}
+            tensors = server.state_dict(state) | {EVALUATION + n: x for n, x in evaluation}
             write_state(self._state_path, tensors, self.done, server.rule.name)
-
-    def _restored(self, path: Path) -> tuple[ServerState, int]:
-        server = self._server
-        tensors, done = read_state(path, "state_path", server.rule.name)
-        names = [name for name in tensors if name.startswith(_EVALUATION)]
-        evaluation = {name.removeprefix(_EVALUATION): tensors.pop(name) for name in names}
-        state = server.restore(tensors, torch.device("cpu"))
-        if state is None or evaluation.keys() != server.layout.forms.keys():
-            raise UserError(
-                "state_path", f"{path}: the state is of another model, or trained names"
-            )
-        return replace(state, evaluation=server.layout.gather(evaluation)), done
 
     def _once(self, state: State) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in state.items() if name not in self._tied}

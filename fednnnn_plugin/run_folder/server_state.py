@@ -4,18 +4,22 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.files import user_path, write_atomically
+from fednnnn_plugin.server.server import Server, ServerState
 from fednnnn_plugin.tensor_files import read_tensors
 
 _STANDING, _DIGEST = "standing", "digest"
+EVALUATION = "..evaluation."  # before its names in a state, where no other begins so
 
 
 def file_to_write(key: str, text: str | Path | None, *, only_check: bool = False) -> Path | None:
@@ -72,6 +76,22 @@ def read_state(path: Path, key: str, method: str | None = None) -> tuple[dict[st
     if method not in (None, found["method"]):
         raise UserError(key, f"{path}: the state is of {found['method']}, not of {method}")
     return tensors, int(found["round"])
+
+
+def restored(server: Server, tensors: Mapping[str, Tensor], where: str) -> ServerState:
+    """Return a server's state from its tensors; one without an evaluation model has the served.
+
+    Raises:
+        UserError: it is of another model, or others of its parameters were trained.
+    """
+    rest = dict(tensors)
+    names = [name for name in tensors if name.startswith(EVALUATION)]
+    evaluation = {name.removeprefix(EVALUATION): rest.pop(name) for name in names}
+    state = server.restore(rest, torch.device("cpu"))
+    if state is None:
+        why = "the state is of another model, or other parameters of it were trained"
+        raise UserError(where, why)
+    return replace(state, evaluation=server.layout.gather(evaluation)) if evaluation else state
 
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
