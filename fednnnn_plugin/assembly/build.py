@@ -60,7 +60,7 @@ def build_federation(
     given, inputs = inputs.model, inputs._replace(model=model)
     # A rank's share of its GPU; all plan the same groups, as the least share allows.
     share = total_memory(inputs.device) // ranks.sharers(device_identity(inputs.device))
-    room, limit = ranks.allreduce_min(room_on(model, data, share)), recipe.device_args.worker_num
+    room, limit = min(ranks.allgather(room_on(model, data, share))), recipe.device_args.worker_num
     with agreed(ranks):
         count = side_by_side(inputs.device, ranks.core_sharers, limit)
         workers = make_workers(inputs, count, forked=limit != 1)
@@ -176,7 +176,7 @@ def _widths(
     train, alone = recipe.train_args, partial(why_alone, inputs, sgd)
     model, data, method = inputs.model, inputs.data, inputs.functions.method
     widest = widest_group(model, data, sgd, method, train.client_batching, room, alone)
-    widths = {0: min(ranks.allreduce_min(widest), train.client_num_per_round)}
+    widths = {0: min(*ranks.allgather(widest), train.client_num_per_round)}
     if resumed:
         kept = None if ranks.rank else kept_widths(resumed, train.client_num_per_round)
         widths = ranks.broadcast_object(kept or widths)

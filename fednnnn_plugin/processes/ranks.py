@@ -76,10 +76,6 @@ class Ranks:
         """Return the sum of all ranks' parts on rank 0, None elsewhere."""
         return part
 
-    def allreduce_min(self, number: int) -> int:
-        """Return the least of what the ranks give."""
-        return min(self.allgather(number))
-
     def agree(self, error: UserError | None = None) -> None:
         """Return if no rank has an error; else raise on all of them what those say that have."""
         if error:

@@ -157,7 +157,7 @@ def _train(
         width = width_in(federation.widths, number)
         part = _train_part(federation, number, clients, train_state, clock)
         fits = isinstance(part, ClientSum)
-        if width == 1 or ranks.allreduce_min(int(fits)):
+        if width == 1 or all(ranks.allgather(fits)):
             assert isinstance(part, ClientSum)
             if vectors:
                 vectors.collect()
