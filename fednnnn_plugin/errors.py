@@ -204,9 +204,12 @@ def one_of(names: Iterable[str], given: object, code: str = "") -> str:
 
 
 def did_you_mean(
-    given: object, names: Iterable[str], form: Callable[[str], str] = lambda name: name
+    given: object, names: Iterable[str], form: Callable[[str], str] = str, near: float = 0.6
 ) -> str:
-    """Return ``; did you mean X?`` for the most similar name, case aside; nothing if none is."""
+    """Return ``; did you mean X?`` for the most similar name, case aside; nothing if none is.
+
+    Similar is what has a ratio of difflib's of at least ``near``.
+    """
     by_lower = {name.lower(): name for name in names}
-    near = get_close_matches(str(given)[:_LONGEST_VALUE].lower(), by_lower, n=1)
-    return f"; did you mean {form(by_lower[near[0]])}?" if near else ""
+    found = get_close_matches(str(given)[:_LONGEST_VALUE].lower(), by_lower, 1, near)
+    return f"; did you mean {form(by_lower[found[0]])}?" if found else ""

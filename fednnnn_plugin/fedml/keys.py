@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.fedml.methods import NEAR
 from fednnnn_plugin.recipe.consistency import cross_silo_keys
 from fednnnn_plugin.recipe.method_keys import method_keys
 from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
@@ -19,7 +20,7 @@ OWN_TRAINING = {
     *("max_grad_norm", "local_steps", "train_transform"),
 }
 _OF_SIMULATIONS = ("metrics", "stop", "test_served", "resume", "overwrite", "checkpoint_every")
-_NEAR = 0.85  # of difflib's ratio: FedML's own keys are further away from ours, but for these
+# FedML's own, near to ours.
 _FEDMLS_AND_NEAR = ("epoch", "metric", "mode", "betas", "learning_rate_min")
 _OLD_NAMES = {"lr": "learning_rate", "wd": "weight_decay"}
 # Of training, and read by some trainer of FedML's or in its examples.
@@ -39,7 +40,7 @@ def warn_of_near_keys(args: Any, *, training: bool = True) -> None:
     if not training:
         every -= {*TRAINING_KEYS, *OWN_TRAINING, "weight_decay", "client_optimizer", "precision"}
     for name in sorted(given - every - {*_OLD_NAMES, *_OF_OTHER_TRAINING}):
-        near = get_close_matches(name, sorted(every), 1, _NEAR)
+        near = get_close_matches(name, sorted(every), 1, NEAR)
         if near and not (name in _FEDMLS_AND_NEAR and near[0] in given):
             _log.warning("%s: no such key, and ignored; did you mean %s?", name, near[0])
 

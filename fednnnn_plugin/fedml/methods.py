@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from difflib import get_close_matches
 from typing import Any
 
 from fednnnn_plugin.errors import (
@@ -13,6 +12,7 @@ from fednnnn_plugin.errors import (
     OVERWRITE,
     RESUME,
     UserError,
+    did_you_mean,
     options_named,
 )
 from fednnnn_plugin.user_code import names_code
@@ -27,7 +27,7 @@ _OUR_KEYS = (
     *("beta", "gamma", "client_weighting", "client_sampling", "client_method"),
     *("max_client_norm", "max_client_failures", "server_state_path", "metrics_path"),
 )
-_NEAR = 0.85  # of difflib's ratio: FedML's own names are further away
+NEAR = 0.85  # of difflib's ratio: FedML's own names and keys are further away from ours
 
 
 def names_ours(args: Any) -> bool:
@@ -59,13 +59,9 @@ def refuse_near_miss(args: Any) -> None:
         return
     from fednnnn_plugin.server.rules import RULES
 
-    lowered = {name.lower(): name for name in RULES}
-    if near := get_close_matches(named.lower(), lowered, 1, _NEAR):
-        raise UserError(
-            "federated_optimizer",
-            f"{named!r}: no method of FedML's or of fednnnn-plugin's; did you mean "
-            f"{lowered[near[0]]}?",
-        )
+    if hint := did_you_mean(named, RULES, near=NEAR):
+        why = f"{named!r}: no method of FedML's or of fednnnn-plugin's{hint}"
+        raise UserError("federated_optimizer", why)
 
 
 def warn_of_keys_without_effect(args: Any) -> None:
