@@ -18,11 +18,7 @@ from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.fedml.keys import warn_of_unread_keys
 from fednnnn_plugin.fedml.loaders import ClientLoader, has_data
 from fednnnn_plugin.fedml.methods import in_scripts
-from fednnnn_plugin.fedml.model_states import (
-    refuse_images_of_other_form,
-    whole_state,
-    with_noise,
-)
+from fednnnn_plugin.fedml.model_states import refuse_images_of_other_form, whole_state, with_noise
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
 from fednnnn_plugin.fedml.security import refuse_enabled, turn_off_earlier
 from fednnnn_plugin.fedml.settings import client_recipe

@@ -114,16 +114,20 @@ def _training(data: FederatedData) -> Images:
     return Images(data, data.train_images, data.train_labels)
 
 
-def staged_data(dataset: FedMLDataset) -> FederatedData | None:
-    """Return the tensors behind a data set of ours, or None where a user has replaced a loader."""
+def staged_data(dataset: FedMLDataset, num_clients: int | None = None) -> FederatedData | None:
+    """Return the tensors behind a data set of ours, or None where a user has replaced a loader.
+
+    None too where they are not divided between ``num_clients``, if that is given.
+    """
     test, local = dataset[3], dataset[5]
     if not isinstance(test, TestImages) or not isinstance(local, Mapping):
         return None
-    ours = local.keys() == set(range(test.data.num_clients)) and all(
+    total = test.data.num_clients
+    ours = local.keys() == set(range(total)) and all(
         isinstance(loader, ClientLoader) and loader.data is test.data and loader.client == client
         for client, loader in local.items()
     )
-    return test.data if ours else None
+    return test.data if ours and num_clients in (None, total) else None
 
 
 def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | LoaderData:
@@ -131,9 +135,8 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
     sizes, loaders, test_loaders = dataset[4:7]
     for loader in (*loaders.values(), dataset[3], *(test_loaders or {}).values()):
         follow_the_engine(loader)
-    divided = divided_data(dataset, num_clients)
-    if divided is not None:
-        return divided
+    if (staged := staged_data(dataset, num_clients)) is not None:
+        return staged
     for client in range(num_clients):
         if client not in loaders or client not in sizes:
             raise UserError(
@@ -169,12 +172,6 @@ def has_data(loader: Any, samples: Any = 1) -> bool:
         return len(loader) > 0
     except TypeError:
         return True
-
-
-def divided_data(dataset: FedMLDataset, num_clients: int | None) -> FederatedData | None:
-    """Return the tensors of data that this package divided between so many clients, or None."""
-    staged = staged_data(dataset)
-    return staged if staged is not None and staged.num_clients == num_clients else None
 
 
 def check_dataset(dataset: Any) -> None:

@@ -14,22 +14,13 @@ from fednnnn_plugin.fedml.keys import (
     warn_of_near_keys,
     warn_of_unused_keys,
 )
-from fednnnn_plugin.fedml.methods import (
-    PROXIMAL,
-    allows_code,
-    is_proximal,
-    refuse_near_miss,
-)
+from fednnnn_plugin.fedml.methods import PROXIMAL, allows_code, is_proximal, refuse_near_miss
 from fednnnn_plugin.files import user_path
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.consistency import cross_silo_keys
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.load import resolved
-from fednnnn_plugin.recipe.method_keys import (
-    find_client_method,
-    find_method,
-    method_keys,
-)
+from fednnnn_plugin.recipe.method_keys import find_client_method, find_method, method_keys
 from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 from fednnnn_plugin.recipe.validation import build
 from fednnnn_plugin.run_folder.server_state import read_state
@@ -119,9 +110,7 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
         if named in _SECURE:
             why = "norms cannot be taken of models that the server does not see"
         raise UserError(
-            "federated_optimizer",
-            f"{shown(named)}: {why}",
-            "must be FedAvg, or one of our methods",
+            "federated_optimizer", f"{shown(named)}: {why}", "must be FedAvg, or one of our methods"
         )
     _refuse(args, "client_sampling", "client_availability", "client_method")
     if method is None:

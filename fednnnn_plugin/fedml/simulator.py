@@ -19,14 +19,10 @@ from fednnnn_plugin.fedml.keys import (
     warn_of_unread_keys,
     warn_of_unused_keys,
 )
-from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, divided_data, engine_data
+from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, engine_data, staged_data
 from fednnnn_plugin.fedml.methods import in_scripts, warn_of_the_proximal_term
 from fednnnn_plugin.fedml.model_states import refuse_images_of_other_form
-from fednnnn_plugin.fedml.processes import (
-    Mlops,
-    quiet_fedml,
-    simulation_ranks,
-)
+from fednnnn_plugin.fedml.processes import Mlops, quiet_fedml, simulation_ranks
 from fednnnn_plugin.fedml.security import SWITCHES, refuse_enabled, turn_off_earlier
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.fedml.tester import SimulationTester
@@ -87,12 +83,9 @@ class Simulator:
             data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
             if isinstance(data, FederatedData) and not custom:
                 refuse_images_of_other_form(model, data.train_images)
-            trainer = None
-            if client_trainer is not None:
-                trainer = ClientTrainerAdapter(client_trainer, model, args, device, dataset)
-            tester = None
-            if server_aggregator is not None:
-                tester = SimulationTester(server_aggregator, model, args, device, dataset)
+            given = model, args, device, dataset
+            trainer = ClientTrainerAdapter(client_trainer, *given) if custom else None
+            tester = SimulationTester(server_aggregator, *given) if server_aggregator else None
             functions = find_functions(self._recipe, custom_trainer=custom)
             fingerprint = _fingerprint(model, client_trainer, server_aggregator)
             self._inputs = Inputs(model, data, device, trainer, fingerprint, functions, tester)
@@ -140,7 +133,7 @@ def _fingerprint(model: nn.Module, trainer: object, tester: object) -> Fingerpri
 def _brought(args: Any, dataset: FedMLDataset, model: nn.Module) -> dict[str, Any]:
     """Return what the arguments say of data and model that are not what the script brought."""
     brought: dict[str, Any] = {}
-    if divided_data(dataset, getattr(args, "client_num_in_total", None)) is None:
+    if staged_data(dataset, getattr(args, "client_num_in_total", None)) is None:
         brought |= dict.fromkeys(set(own_keys("data_args")) - {"dataset"})
     if (ours := MODELS.get(str(getattr(args, "model", None)))) and type(model) is not ours:
         brought["model"] = "custom"
