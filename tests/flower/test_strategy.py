@@ -137,17 +137,25 @@ def measuring(client: Train, **found: Any) -> Train:
 
 
 @pytest.mark.parametrize(("one", "other"), [([1.0], [1.0, 2.0]), (1.0, [1.0]), ([1.0], 1.0)])
-def test_metrics_that_do_not_fit_each_other_are_left_out(one, other, caplog) -> None:
-    """Also of an evaluation, where a client may report more than another."""
+def test_metrics_that_do_not_fit_each_other_are_left_out(one, other, tmp_path, caplog) -> None:
+    """Also of an evaluation, where a client may report more than another, and of no finite count.
+
+    What each client found is on record all the same.
+    """
     clients = {1: measuring(TWO[1], a=one), 2: measuring(TWO[2], a=other)}
     grid = ClientsHere(clients, lambda *_: float("inf"))
-    grid.found = {1: {"accuracy": 0.5}, 2: {"loss": 0.5}}
-    by = FedNNNN(beta=0.7, gamma=0.6)
+    grid.found = {1: {"accuracy": 0.5, "loss": 2.0}, 2: {"loss": 1.0}}
+    by = FedNNNN(beta=0.7, gamma=0.6, metrics_path=tmp_path)
     result = by.start(grid, ArrayRecord(ZERO), 1)
     metrics = result.train_metrics_clientapp[1]
     assert (metrics["E"], "a" in metrics) == (3.5, False)
     assert not result.evaluate_metrics_clientapp
     assert caplog.text.count("clients' metrics: left out") == 2
+    _, *rows = (tmp_path / "clients.csv").read_text().splitlines()
+    assert rows == ["1,node 1,0,0.5,2.0", "1,node 2,0,,1.0"]
+    [last] = read_records(tmp_path)
+    assert "client_acc" not in last
+    assert (last["client_loss"]["worst"], last["tested"]) == (2.0, False)
 
 
 @pytest.mark.parametrize("error", [ValueError, ZeroDivisionError])
@@ -159,17 +167,6 @@ def test_error_of_a_users_function_is_raised(of: str, error: type[Exception]) ->
     by = FedNNNN(beta=0.7, gamma=0.6, **{of: own})
     with pytest.raises(error, match="the user's own"):
         by.start(ClientsHere(TWO), ArrayRecord(ZERO), 1)
-
-
-def test_client_of_no_finite_count_has_none_on_record(tmp_path: Path) -> None:
-    grid = ClientsHere(TWO, lambda *_: float("inf"))
-    grid.found = {node: {"accuracy": 0.5} for node in TWO}
-    made = FedNNNN(beta=0.7, gamma=0.6, metrics_path=tmp_path)
-    made.evaluate_metrics_aggr_fn = lambda *_: MetricRecord({"accuracy": 0.5})
-    made.start(grid, ArrayRecord(ZERO), 1)
-    assert (tmp_path / "clients.csv").read_text().splitlines()[1:] == [
-        *("1,node 1,0,0.5,", "1,node 2,0,0.5,")
-    ]
 
 
 def test_metrics_do_not_depend_on_the_order_of_replies() -> None:
@@ -413,18 +410,6 @@ def test_each_clients_result_is_on_record(tmp_path: Path) -> None:
     last = read_records(tmp_path)[-1]
     assert last["client_acc"] == {"mean": 0.625, "std": 0.125, "worst_10": 0.5, "worst": 0.5}
     assert last["client_loss"]["worst"] == 2.0
-
-
-def test_results_of_clients_whose_metrics_do_not_fit_are_on_record(tmp_path: Path) -> None:
-    made = FedNNNN(beta=0.7, gamma=0.6, metrics_path=tmp_path)
-    grid = ClientsHere(TWO, lambda _, node: 10.0 * node)
-    grid.found = {1: {"accuracy": 0.5, "loss": 2.0}, 2: {"loss": 1.0}}
-    made.start(grid, ArrayRecord(ZERO), 1)
-    _, *rows = (tmp_path / "clients.csv").read_text().splitlines()
-    assert rows == ["1,node 1,10,0.5,2.0", "1,node 2,20,,1.0"]
-    last = read_records(tmp_path)[-1]
-    assert "client_acc" not in last
-    assert (last["client_loss"]["worst"], last["tested"]) == (2.0, False)
 
 
 def test_weights_are_of_the_key_that_is_named() -> None:
