@@ -7,9 +7,13 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.data.tables import is_column, whole_column
-from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.errors import UserError, reason, shown
 
 _CHANNELS = (1, 3, 4)
+_ALLOWED = (
+    "must be floating, int64, or images: uint8 [n, C, H, W]; give x.astype('float32') of numbers, "
+    "x.astype('int64') of tokens, x[:, None] of grey images"
+)
 
 
 def is_array(value: object) -> bool:
@@ -22,9 +26,7 @@ def is_array(value: object) -> bool:
 def as_tensor(value: object, where: str) -> Tensor:
     """Bring a tensor or an array to the CPU."""
     if not is_array(value):
-        kind = printable(type(value).__name__)
-        what = "an" if kind[0] in "aeiou" else "a"
-        raise UserError(where, f"{what} {kind}", "must be a tensor or a NumPy array")
+        raise UserError(where, shown(value), "must be a tensor or a NumPy array")
     try:
         if isinstance(value, Tensor):
             if value.is_nested or value.is_quantized:
@@ -53,7 +55,7 @@ def checked_inputs(value: object, where: str) -> Tensor:
     if tensor.dtype == torch.uint8 and tensor.ndim == 4:
         _check_channels(tensor, where)
     elif tensor.dtype != torch.int64:
-        raise UserError(where, kind_of(tensor), f"must be {_allowed(tensor)}")
+        raise UserError(where, kind_of(tensor), _ALLOWED)
     return tensor
 
 
@@ -87,12 +89,3 @@ def _check_channels(images: Tensor, where: str) -> None:
             f"{kind_of(images)}: looks like [n, H, W, C]; images must be [n, C, H, W]",
             "give x.transpose(0, 3, 1, 2), or x.permute(0, 3, 1, 2) of a tensor",
         )
-
-
-def _allowed(tensor: Tensor) -> str:
-    allowed = "floating, int64, or images: uint8 [n, C, H, W]"
-    if tensor.dtype == torch.uint8 and tensor.ndim == 3:
-        return f"{allowed}: of grey images give x[:, None]"
-    if tensor.dtype == torch.uint8:
-        return f"{allowed}: give x.astype('float32'), or x.float() of a tensor"
-    return f"{allowed}: give x.astype('int64') of tokens, x.astype('float32') of numbers"

@@ -34,10 +34,9 @@ def checked_labels(value: object, where: str, loss: str = "") -> Tensor:
     labels = as_tensor(value, where)
     if labels.dtype == torch.bool:
         raise UserError(where, kind_of(labels), "give integers: y.astype(int), or y.long()")
-    are_numbers = labels.is_floating_point() or is_integral(labels)
-    if not are_numbers or not labels.ndim or not labels.numel():
-        raise UserError(where, kind_of(labels), "must be integers or floating [n, ...], not empty")
     floating = labels.is_floating_point()
+    if not (floating or is_integral(labels)) or not labels.ndim or not labels.numel():
+        raise UserError(where, kind_of(labels), "must be integers or floating [n, ...], not empty")
     if floating and loss == _CROSS_ENTROPY:
         _check_probabilities(labels, where)
     labels = check_finite(labels, where) if floating else labels.to(torch.int64)
@@ -120,25 +119,16 @@ def _refuse_names(value: object, where: str) -> None:
 
 def _check_probabilities(labels: Tensor, where: str) -> None:
     """Refuse what cross-entropy would not take, or take for probabilities of classes."""
-    column = labels.ndim > 1 and labels.shape[1] == 1
-    if labels.ndim == 1 or column:
-        integers = "y[:, 0].astype(int)" if column else "y.astype(int)"
-        raise UserError(
-            where,
-            f"{kind_of(labels)}: for train_args.loss cross_entropy they must be classes, integers "
-            "from 0 on",
-            f"give {integers}; to predict numbers set loss: mse",
-        )
-    if not labels.numel():
+    several = labels.ndim > 1 and labels.shape[1] > 1
+    if several and labels.min() >= 0 and (labels.double().sum(1) - 1).abs().max() < _SUM:
         return
-    off = (labels.double().sum(1) - 1).abs().max()
-    if not (off < _SUM and labels.min() >= 0):
-        raise UserError(
-            where,
-            f"{kind_of(labels)}: for train_args.loss cross_entropy they must be the probabilities "
-            "of a sample's classes, of the sum 1; several labels of a sample need loss: "
-            "bce_with_logits, and numbers to predict loss: mse",
-        )
+    raise UserError(
+        where,
+        f"{kind_of(labels)}: for train_args.loss cross_entropy they must be classes, integers from "
+        "0 on, or the probabilities of a sample's classes, of the sum 1",
+        "give y.astype(int), or y[:, 0].astype(int) of a column; for numbers set loss: mse, for "
+        "several labels of a sample loss: bce_with_logits",
+    )
 
 
 def _check_yes_or_no(labels: Tensor, where: str) -> None:
