@@ -1,13 +1,12 @@
 """The JSON files of a LEAF folder (Caldas et al., 2018): users, and the samples of each."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from fednnnn_plugin.data.leaf_samples import as_numbers
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.files import MEMORY, read_regular
 
@@ -60,11 +59,10 @@ def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
         raise UserError(
             where, allowed="must have the lists users and num_samples, and the mapping user_data"
         )
-    if len(users) != len(counts):
-        raise UserError(where, f"num_samples: {len(counts)} numbers, for {len(users)} users")
     names = [*map(str, users)]
-    if twice := [name for name, times in Counter(names).items() if times > 1]:
-        raise UserError(where, f"users: {printable(twice[0])} is there twice")
+    if not len({*names}) == len(names) == len(counts):
+        found = f"{len(counts)} num_samples, for {len({*names})} different users of {len(names)}"
+        raise UserError(where, found, "must be one for each user, who is there once")
     for user, count in zip(names, counts, strict=True):
         own = samples.get(user)
         x, y = (own.get("x"), own.get("y")) if isinstance(own, dict) else (None, None)
@@ -79,10 +77,6 @@ def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
 
 def _compact(samples: list[Any]) -> list[Any]:
     """Return numbers as an array for each sample, in a tenth of the memory; others as they are."""
-    try:
-        array = np.asarray(samples)
-    except (ValueError, OverflowError):  # of several shapes
-        return samples
-    if array.ndim < 2 or array.dtype.kind not in "if":
-        return samples
-    return list(array.astype(np.float32 if array.dtype.kind == "f" else np.int64))
+    with suppress(UserError):
+        return list(as_numbers(samples, ""))
+    return samples

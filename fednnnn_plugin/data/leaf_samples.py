@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fednnnn_plugin.data.image_files import decoded
 from fednnnn_plugin.data.image_tree import SUFFIXES
+from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError, printable, reason, shown
 from fednnnn_plugin.files import MEMORY
 
@@ -19,12 +20,31 @@ _AT_ONCE = 4_096
 _IMAGE_FOLDERS = ("", "images", "raw/img_align_celeba")  # the last is where LEAF keeps CelebA's
 
 
-def are_texts(values: Sequence[Any]) -> bool:
+def as_arrays(
+    inputs: list[Any], labels: Sequence[Any], folder: Path, where: str, spec: DataSpec
+) -> tuple[Tensor | Array, Array, tuple[str, ...]]:
+    """Return the inputs, the labels, and the names of classes that are texts.
+
+    A sample is numbers, pixels, the name of an image file, or a text.
+    """
+    inputs = _chosen_field(inputs, spec.arguments.get("input_column"), where)
+    if _are_texts(inputs) and all(name.lower().endswith(SUFFIXES) for name in inputs):
+        images = _named_images(inputs, folder, spec.data_cache_dir, spec.image_size, where)
+        return images, *_as_classes(labels, where)
+    if _are_texts(inputs):
+        return _as_tokens(inputs, labels, where)
+    numbers = as_numbers(inputs, f"{where}: samples")
+    if spec.image_size:
+        numbers = _as_pixels(numbers, spec.image_size)
+    return numbers, *_as_classes(labels, where)
+
+
+def _are_texts(values: Sequence[Any]) -> bool:
     """Tell whether all values are text."""
     return all(isinstance(value, str) for value in values)
 
 
-def chosen_field(inputs: list[Any], field: object, where: str) -> list[Any]:
+def _chosen_field(inputs: list[Any], field: object, where: str) -> list[Any]:
     """Return of each sample that is a list, with a text in it, the value in one place.
 
     LEAF's tweets are such lists, whose text is in place 4.
@@ -46,7 +66,7 @@ def chosen_field(inputs: list[Any], field: object, where: str) -> list[Any]:
     return [row[field] for row in inputs]
 
 
-def as_tokens(
+def _as_tokens(
     texts: Sequence[str], labels: Sequence[Any], where: str
 ) -> tuple[Array, Array, tuple[str, ...]]:
     """Return tokens int64 [n, length], the labels, and the names of their classes if they are text.
@@ -55,8 +75,8 @@ def as_tokens(
     for the end of shorter texts. Labels that are each one character are numbered with them.
     """
     codes = _character_codes(texts, where)
-    if not are_texts(labels) or any(len(label) != 1 for label in labels):
-        return np.searchsorted(np.unique(codes), codes), *as_classes(labels, where)
+    if not _are_texts(labels) or any(len(label) != 1 for label in labels):
+        return np.searchsorted(np.unique(codes), codes), *_as_classes(labels, where)
     ends = _character_codes(labels, where)[:, 0]
     known = np.unique(np.concatenate((codes.ravel(), ends)))
     classes = tuple(map(chr, known))
@@ -87,7 +107,7 @@ def as_numbers(inputs: list[Any], where: str) -> Array:
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int64, copy=False)
 
 
-def as_pixels(numbers: Array, size: tuple[int, int]) -> Array:
+def _as_pixels(numbers: Array, size: tuple[int, int]) -> Array:
     """Return rows of numbers as images, uint8 [n, C, H, W]: of 0 to 1, or integers of 0 to 255."""
     height, width = size
     channels, rest = divmod(int(np.prod(numbers.shape[1:])), height * width)
@@ -112,12 +132,7 @@ def as_pixels(numbers: Array, size: tuple[int, int]) -> Array:
     return pixels.reshape(len(pixels), height, width, channels).transpose(0, 3, 1, 2)
 
 
-def are_file_names(inputs: Sequence[Any]) -> bool:
-    """Tell whether all samples are names of image files."""
-    return are_texts(inputs) and all(name.lower().endswith(SUFFIXES) for name in inputs)
-
-
-def named_images(
+def _named_images(
     names: Sequence[str], folder: Path, cache_dir: Path, size: tuple[int, int] | None, where: str
 ) -> Tensor:
     """Decode the files of these names, uint8 [n, C, H, W]; each file is below the folder."""
@@ -131,12 +146,12 @@ def named_images(
     return decoded([home / name for name in names], size, cache_dir)
 
 
-def as_classes(labels: Sequence[Any], where: str) -> tuple[Array, tuple[str, ...]]:
+def _as_classes(labels: Sequence[Any], where: str) -> tuple[Array, tuple[str, ...]]:
     """Return labels as numbers, and the names of their classes where they are texts.
 
     Whole numbers are classes. Texts are numbered in sorted order.
     """
-    if are_texts(labels):
+    if _are_texts(labels):
         names, classes = np.unique(np.asarray(labels), return_inverse=True)
         return classes, tuple(map(str, names))
     numbers = as_numbers(list(labels), f"{where}: labels")
