@@ -29,18 +29,21 @@ def read_tables(spec: DataSpec, arguments: Mapping[str, str], where: str) -> tup
         )
     place = _place(spec, arguments.get("revision"), where)
     cache = str(spec.data_cache_dir / "huggingface")
-    with _one_line(where), _quiet(library):
-        if place.is_file():
-            files = {"train": str(place)}
-            builder = library.load_dataset_builder("parquet", data_files=files, cache_dir=cache)
-        else:
-            subset = arguments.get("subset")
-            builder = library.load_dataset_builder(str(place), subset, cache_dir=cache)
-        builder.download_and_prepare()
-        held = arguments.get("test_split", "test")
-        wanted = held in builder.info.splits or "test_split" in arguments
-        train = builder.as_dataset(split=arguments.get("split", "train"))
-        return train, builder.as_dataset(split=held) if wanted else None
+    try:
+        with _quiet(library):
+            if place.is_file():
+                files = {"train": str(place)}
+                builder = library.load_dataset_builder("parquet", data_files=files, cache_dir=cache)
+            else:
+                subset = arguments.get("subset")
+                builder = library.load_dataset_builder(str(place), subset, cache_dir=cache)
+            builder.download_and_prepare()
+            held = arguments.get("test_split", "test")
+            wanted = held in builder.info.splits or "test_split" in arguments
+            train = builder.as_dataset(split=arguments.get("split", "train"))
+            return train, builder.as_dataset(split=held) if wanted else None
+    except Exception as error:  # the library raises nearly anything
+        raise UserError(where, f"cannot be read: {printable(reason(error))}") from error
 
 
 def _place(spec: DataSpec, revision: str | None, where: str) -> Path:
@@ -81,15 +84,6 @@ def _library(name: str, where: str) -> Any:
             f"needs the library {name}",
             f"pip install 'fednnnn-plugin[huggingface]' ({printable(reason(error))})",
         ) from error
-
-
-@contextmanager
-def _one_line(where: str) -> Iterator[None]:
-    """Say in one line what the library raises, which may be nearly anything."""
-    try:
-        yield
-    except Exception as error:
-        raise UserError(where, f"cannot be read: {printable(reason(error))}") from error
 
 
 @contextmanager

@@ -135,7 +135,7 @@ def test_rows_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     """A text without a label; a test of all samples."""
     given = {"partition_by": None, "partition_method": "iid", "clients": 1}
     for columns, more, said in (
-        ({"ids": [[1], [2]], "label": ["spam", None]}, {}, "column label: has rows without"),
+        ({"ids": [[1], [2]], "label": ["spam", None]}, {}, "column label: has null"),
         ({"ids": [[1], [2]], "label": [[1], [1, 2]]}, {}, "column label: has a"),
         ({"ids": [[1], [2]], "label": [0.5, 1.5]}, {"test_fraction": 0.8}, "the training without"),
     ):

@@ -119,10 +119,8 @@ def _labels(tables: list[Any], name: str, where: str) -> tuple[list[NDArray[Any]
         return values, ()
     texts = np.concatenate(values)
     if others := [value for value in texts.flat if not isinstance(value, str)]:
-        of, what = f"{where}: column {printable(name)}", printable(type(others[0]).__name__)
-        without = all(value is None for value in others)
-        found = "has rows without a label" if without else f"has a {what}"
-        raise UserError(of, found, "must have a text or a number for each sample")
+        of, must = f"{where}: column {printable(name)}", "must have a text or a number in each row"
+        raise UserError(of, f"has {shown(others[0])}", must)
     known, numbers = np.unique(texts.astype(np.str_), return_inverse=True)
     return np.split(numbers, [len(values[0])])[: len(values)], tuple(map(str, known))
 
