@@ -1,6 +1,7 @@
 """The division of a data set by its samples' owners: writers, hospitals, players of a role."""
 
 import logging
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,8 +32,22 @@ class Owners(NamedTuple):
     test: Names | None = None
 
 
-def owner_names(value: object, where: str, count: int) -> Names:
-    """Check whose each sample is: names or whole numbers, an array or a list [count]."""
+def checked_owners(given: Iterable[object], where: str, parts: Parts) -> Owners | None:
+    """Check whose each sample of the parts is, where the data say it.
+
+    ``given`` are names or whole numbers, an array or a list [n], of the first part or of both.
+    """
+    of_parts = zip(given, ("owners", "owners of the test"), parts, strict=False)
+    found = [
+        _names(names, f"{where}: {what}", len(samples.labels)) for names, what, samples in of_parts
+    ]
+    if len({names.dtype.kind == "U" for names in found}) > 1:
+        kinds = ", and ".join(str(names.dtype) for names in found)
+        raise UserError(where, f"owners: {kinds} of the test part")
+    return Owners(*found) if found else None
+
+
+def _names(value: object, where: str, count: int) -> Names:
     array = _as_array(value)
     if array.dtype.kind in "OT" and all(isinstance(name, str) for name in array.ravel()):
         array = array.astype(np.str_)

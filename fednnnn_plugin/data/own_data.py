@@ -1,6 +1,6 @@
 """Custom data: arrays, or what a function returns; with a split of its own or without."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -18,9 +18,8 @@ from fednnnn_plugin.data.images import (
 from fednnnn_plugin.data.labels import check_classes, checked_labels, class_numbers
 from fednnnn_plugin.data.natural import (
     NATURAL,
-    Owners,
+    checked_owners,
     divide_by_owner,
-    owner_names,
     owners_digest,
     owners_of,
 )
@@ -95,7 +94,7 @@ def load_own_data(brought: UserData, spec: DataSpec) -> ImageDataset:
     test = [checked[name] for name in given.test if name in checked] or [train.at(slice(0))]
     parts = Parts(train, joined(test))
     tensors = parts.digest()
-    owners, split = _owners(given.owners, where, parts), Split()
+    owners, split = checked_owners(given.owners, where, parts), Split()
     if TRAIN not in given.train:
         tests = () if TEST in given.test else _in_turn(map(checked.get, given.test))
         split = Split(_in_turn(map(checked.get, given.train)), tests)
@@ -109,19 +108,6 @@ def load_own_data(brought: UserData, spec: DataSpec) -> ImageDataset:
         parts, split = divide_by_owner(parts, owners, spec)
     fingerprint = brought.fingerprint(tensors, of_split)
     return ImageDataset(parts, names, *channel_moments(parts.train.inputs), split, fingerprint)
-
-
-def _owners(given: Sequence[object], where: str, parts: Parts) -> Owners | None:
-    """Check whose each sample is, where the data say it."""
-    of_parts = zip(given, ("owners", "owners of the test"), parts, strict=False)
-    found = [
-        owner_names(names, f"{where}: {what}", len(samples.labels))
-        for names, what, samples in of_parts
-    ]
-    if len({names.dtype.kind == "U" for names in found}) > 1:
-        kinds = ", and ".join(str(names.dtype) for names in found)
-        raise UserError(where, f"owners: {kinds} of the test part")
-    return Owners(*found) if found else None
 
 
 def _in_turn(parts: Iterable[Samples | None]) -> tuple[Tensor, ...]:

@@ -14,7 +14,7 @@ from fednnnn_plugin.data.hub_files import read_tables
 from fednnnn_plugin.data.image_files import MAX_DECODED_BYTES, Encoded, decoded
 from fednnnn_plugin.data.images import ImageDataset, Parts
 from fednnnn_plugin.data.labels import class_numbers
-from fednnnn_plugin.data.natural import NATURAL, Owners, owner_names
+from fednnnn_plugin.data.natural import NATURAL, Owners, checked_owners
 from fednnnn_plugin.data.own_data import checked_parts
 from fednnnn_plugin.data.sets import HUB_NAME, named_dataset
 from fednnnn_plugin.data.spec import DataSpec
@@ -43,7 +43,7 @@ def _load(spec: DataSpec) -> ImageDataset:
     parts = [*checked.values()]
     names = names or class_numbers([part.labels for part in parts], where)
     both = Parts(parts[0], parts[-1] if len(parts) > 1 else parts[0].at(slice(0)))
-    return divided_dataset(both, names, _owners(tables, spec, where), spec)
+    return divided_dataset(both, names, _owners(tables, both, spec, where), spec)
 
 
 def _columns(
@@ -125,7 +125,7 @@ def _labels(tables: list[Any], name: str, where: str) -> tuple[list[NDArray[Any]
     return np.split(numbers, [len(values[0])])[: len(values)], tuple(map(str, known))
 
 
-def _owners(tables: list[Any], spec: DataSpec, where: str) -> Owners | None:
+def _owners(tables: list[Any], parts: Parts, spec: DataSpec, where: str) -> Owners | None:
     by = spec.partition_by
     if spec.partition_method != NATURAL:
         return None
@@ -135,8 +135,5 @@ def _owners(tables: list[Any], spec: DataSpec, where: str) -> Owners | None:
             "data_args.partition_by",
             f"missing; partition_method natural needs the column with the owners, one of {columns}",
         )
-    of_test = tables[1:] if len(tables) > 1 and by in tables[1].column_names else []
-    of = f"{where}: {printable(by)}"
-    return Owners(
-        *(owner_names(column(table, by), of, len(table)) for table in (tables[0], *of_test))
-    )
+    whose = [column(table, by) for table in tables if by in table.column_names]
+    return checked_owners(whose, f"{where}: {printable(by)}", parts)
