@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias, Union
 
@@ -14,8 +13,7 @@ from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.files import read_regular
 from fednnnn_plugin.reporting.conditions import check_runs
 from fednnnn_plugin.reporting.frames import read_runs
-from fednnnn_plugin.reporting.runs import MAX_BYTES
-from fednnnn_plugin.reporting.typed_csv import read_typed_csv
+from fednnnn_plugin.reporting.typed_csv import MAX_BYTES, read_typed_csv
 from fednnnn_plugin.run_folder.results import CLASSES, CLIENTS, COLUMNS
 
 Place: TypeAlias = Union[str, "os.PathLike[str]"]
@@ -109,7 +107,7 @@ def _read(path: Path, name: str) -> pd.DataFrame | None:
         if not whole:
             return None
         # A class may be called NA.
-        table = read_typed_csv(BytesIO(whole), types, keep_default_na=False, na_values=[""])
+        table = read_typed_csv(whole, types, keep_default_na=False, na_values=[""])
     except (OSError, ValueError) as error:
         raise UserError(printable(path), f"cannot be read: {reason(error)}") from None
     if name == CLIENTS and table["client"].str.isdigit().all():

@@ -18,6 +18,7 @@ from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.quantities import NOT_ALWAYS, NUMBERS, columns, read_record
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.reporting.study import is_study
+from fednnnn_plugin.reporting.typed_csv import MAX_BYTES
 
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
 RECIPE, SUMMARY, FINGERPRINT = "recipe.yaml", "summary.json", "fingerprint.json"
@@ -40,7 +41,6 @@ IDENTITY = [
     *("metric", "lower_is_better", "frequency_of_the_test", "settings"),
 ]
 _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
-MAX_BYTES = 1 << 28  # of a file of records, unpacked
 _LARGEST = 1e100  # of a number that can be drawn
 _LONGEST_SETTING = 60  # characters of a list or mapping; a longer one ends with a digest
 #: The settings of a partition, beside its method and the sizes.

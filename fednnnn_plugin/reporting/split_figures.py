@@ -97,14 +97,14 @@ def partition(
 
 
 def _table(counts: pd.DataFrame | npt.ArrayLike) -> pd.DataFrame:
-    must = "must be numbers [clients, classes], finite and at least 0"
     try:
         table = pd.DataFrame(counts if isinstance(counts, pd.DataFrame) else np.asarray(counts))
         numbers = table.to_numpy(dtype=float)
+        if not numbers.size or not np.isfinite(numbers).all() or numbers.min() < 0:
+            raise ValueError
     except (TypeError, ValueError):
+        must = "must be numbers [clients, classes], finite and at least 0"
         raise UserError("counts", allowed=must) from None
-    if not numbers.size or not np.isfinite(numbers).all() or numbers.min() < 0:
-        raise UserError("counts", allowed=must)
     return table.rename(columns=str)
 
 

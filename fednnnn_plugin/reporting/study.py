@@ -13,9 +13,10 @@ import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fednnnn_plugin.errors import UserError, reason
+from fednnnn_plugin.files import read_regular
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.reporting.metrics import Metric
-from fednnnn_plugin.reporting.typed_csv import read_typed_csv
+from fednnnn_plugin.reporting.typed_csv import MAX_BYTES, read_typed_csv
 
 PLAN, TRIALS = "study.yaml", "trials.csv"
 MAX_POINTS = 1_000
@@ -157,10 +158,8 @@ def read_study(folder: Path) -> Study:
     table, warnings = pd.DataFrame(columns=[*types]).astype(types), []
     try:
         if path.exists():
-            if not path.is_file():
-                raise OSError("not a regular file")
-            with path.open("rb") as file:  # pandas would look for a "~" elsewhere
-                table = read_typed_csv(file, types, encoding_errors="replace")
+            content = read_regular(path, MAX_BYTES)
+            table = read_typed_csv(content, types, encoding_errors="replace")
     except (OSError, ValueError) as error:
         warnings.append(f"{path}: cannot be read: {reason(error)}")
     table["value"] = table["value"].where(table["state"] == "finished")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import IO, Any
+from io import BytesIO
+from typing import Any
 
 import pandas as pd
 
+MAX_BYTES = 1 << 28  # of a file of tables or records, unpacked
 
-def read_typed_csv(file: IO[bytes], types: Mapping[str, Any], **how: Any) -> pd.DataFrame:
+
+def read_typed_csv(content: bytes, types: Mapping[str, Any], **how: Any) -> pd.DataFrame:
     """Read the columns of ``types``, each as its type; a float has the bits that were written.
 
     pandas before 3.1 rounds floats that it reads, and later releases do not bear the argument that
@@ -19,5 +22,5 @@ def read_typed_csv(file: IO[bytes], types: Mapping[str, Any], **how: Any) -> pd.
     """
     floats = [name for name, kind in types.items() if kind is float]
     read_as = {**types, **dict.fromkeys(floats, str)}
-    table = pd.read_csv(file, usecols=[*types], dtype=read_as, **how)[[*types]]
+    table = pd.read_csv(BytesIO(content), usecols=[*types], dtype=read_as, **how)[[*types]]
     return table.astype(dict.fromkeys(floats, float))

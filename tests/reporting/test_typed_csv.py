@@ -1,7 +1,5 @@
 """Tables of known columns from CSV files."""
 
-from io import BytesIO
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -13,7 +11,7 @@ from fednnnn_plugin.reporting.typed_csv import read_typed_csv
 @example([0.1 + 0.2])  # which pandas before 3.1 alone reads as 0.3
 def test_floats_have_the_bits_that_were_written(values):
     lines = "".join(f"{value!r},1\n" for value in values)
-    table = read_typed_csv(BytesIO(f"value,round\n{lines},\n".encode()), {"value": float})
+    table = read_typed_csv(f"value,round\n{lines},\n".encode(), {"value": float})
     assert table["value"].iloc[:-1].tolist() == values
     assert table["value"].isna().tolist() == [False] * len(values) + [True]
 
@@ -24,4 +22,4 @@ def test_floats_have_the_bits_that_were_written(values):
 )
 def test_damaged_files_are_value_errors(text, message):
     with pytest.raises(ValueError, match=message):
-        read_typed_csv(BytesIO(text.encode()), {"value": float})
+        read_typed_csv(text.encode(), {"value": float})
