@@ -58,13 +58,7 @@ from fednnnn_plugin.reporting.metrics import Metric
 )
 @click.option("--resume", is_flag=True, help="Continue the study; no finished trial is repeated.")
 @one_line_errors
-def tune_command(
-    recipe: str,
-    *,
-    grids: tuple[str, ...],
-    seeds: str | None,
-    **options: Any,
-) -> None:
+def tune_command(recipe: str, *, grids: tuple[str, ...], **options: Any) -> None:
     """Find a recipe's hyperparameters by grid search.
 
     Trials are judged on held-out training samples, by default a sixth of them or the recipe's
@@ -75,11 +69,10 @@ def tune_command(
     is. More processes, also on other machines, join with --resume on the same study folder.
     """
     from fednnnn_plugin.processes.numerics import keep_freed_memory
-    from fednnnn_plugin.tuning.options import Options, parse_grids, parse_seeds
+    from fednnnn_plugin.tuning.options import Options, checked_options, parse_grids
     from fednnnn_plugin.tuning.tuning import tune_recipe
 
-    of_seeds = None if seeds is None else parse_seeds(seeds)
     of_plan = {name: options.pop(name) for name in options.keys() & {*Options._fields}}
-    asked = Options(grid=parse_grids(grids), seeds=of_seeds, **of_plan)
+    asked = checked_options(of_plan | {"grid": parse_grids(grids)})
     keep_freed_memory()
     tune_recipe(recipe, asked, say=say, **options)

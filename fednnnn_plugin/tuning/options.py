@@ -53,7 +53,7 @@ def options_of(plan: Plan) -> Options:
 
 
 def checked_options(given: Mapping[str, Any]) -> Options:
-    """Return what Python gave, with grids and seeds read; a ``UserError`` names what is wrong."""
+    """Return what is asked for, with grids and seeds read; a ``UserError`` names what is wrong."""
     values = dict(given)
     if (grid := given["grid"]) is not None:
         if not isinstance(grid, Mapping) or not grid:
