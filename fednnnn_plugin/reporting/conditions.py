@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -105,11 +106,9 @@ def arrange(
         twice = by_length[by_length.duplicated([*LINE, "seed"]) & by_length["seed"].notna()]
         heads = heads.drop(index=twice.index)
         why = "another run has its settings, its seed and no fewer rounds; only that one counts"
+        say = partial(warnings.warn, stacklevel=2) if problems is None else problems.append
         for run in twice["run"]:
-            if problems is None:
-                warnings.warn(f"{run}: {why}", stacklevel=2)
-            else:
-                problems.append(f"{run}: {why}")
+            say(f"{run}: {why}")
     ordered = heads.sort_values(
         ["data", "partition", "condition", "method"],
         key=lambda of: of.map(_paper_place),
