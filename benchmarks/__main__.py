@@ -6,8 +6,6 @@
 Ratios count, not seconds: nothing else should run meanwhile.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -6,8 +6,6 @@ The goal is an ``add`` within ten plain passes, norms and exactness included. Th
 the CIFAR-10 network, in 0.6 s, against ``FedMLAggOperator.agg``, which holds all of them at once.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from types import SimpleNamespace

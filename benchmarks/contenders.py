@@ -1,7 +1,5 @@
 """What one round is measured with: FedML's single process, a plain loop, and ours."""
 
-from __future__ import annotations
-
 import copy
 import json
 import tempfile

@@ -10,8 +10,6 @@ round, the fastest of ``--repeats``. Launches are kernels of a group's step on a
 operations elsewhere, of its first three steps. On one H100 it should take two minutes at most.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from pathlib import Path

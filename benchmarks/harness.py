@@ -1,7 +1,5 @@
 """What the benchmarks share: work in turn, its spread, a table, and commands that are timed."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """How near a round comes to the rate of one large matrix product."""
 
-from __future__ import annotations
-
 import time
 
 import torch

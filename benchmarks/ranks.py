@@ -8,8 +8,6 @@ run meanwhile. The goal is that two ranks take at most 0.55 of one rank's time.
     python benchmarks/ranks.py --clients 20    # a quick look
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

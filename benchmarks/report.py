@@ -5,8 +5,6 @@
 The runs are made up, one for each method and condition of CIFAR-10.
 """
 
-from __future__ import annotations
-
 import itertools
 import runpy
 import tempfile

@@ -7,8 +7,6 @@ The hook: bare interpreters with and without its .pth file in turn, compared in 
 ``python -c 'import fedml'``; the goal is half a second.
 """
 
-from __future__ import annotations
-
 import shutil
 import statistics
 import sys

@@ -13,8 +13,6 @@ does the same steps in a process of its own, started as its users would start it
 large matrix product of the same precision reaches on the whole machine.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor

@@ -4,8 +4,6 @@ Exit status: 0 done, 2 a mistake of the user's (one line each), 1 a run that can
 130 and 143 interrupted by SIGINT and SIGTERM.
 """
 
-from __future__ import annotations
-
 import click
 
 from fednnnn_plugin import __version__

@@ -1,7 +1,5 @@
 """``fednnnn report``, ``partition`` and ``recipes``: what there is to look at."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the commands have in common."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import reduce, wraps

@@ -1,7 +1,5 @@
 """Options for what people change most in a recipe: short for ``--set section.key=value``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """``fednnnn tune``."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import click

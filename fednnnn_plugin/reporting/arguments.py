@@ -1,7 +1,5 @@
 """What ``fp.report`` and ``fp.read_runs`` are given: paths, names, a number."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from contextlib import suppress

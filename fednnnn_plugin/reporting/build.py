@@ -1,7 +1,5 @@
 """From folders of runs and studies to a report: tables, figures and the page, in one folder."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """CSV of text that others wrote: no cell that a spreadsheet would compute."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 

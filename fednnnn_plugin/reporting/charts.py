@@ -1,7 +1,5 @@
 """The figures of one condition on the page: accuracy curves and norm analysis (NWDA)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

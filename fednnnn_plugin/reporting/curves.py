@@ -1,7 +1,5 @@
 """Lines by round: what all figures of runs take, and how they draw, name and arrange lines."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps

@@ -1,7 +1,5 @@
 """Runs as tables for a notebook: a line a round, a line of a figure, or a layer of a round."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path

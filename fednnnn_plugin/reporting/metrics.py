@@ -1,7 +1,5 @@
 """What may judge the trials of a search; the command offers these names without pandas."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 Metric = Literal[

@@ -1,7 +1,5 @@
 """A report's folder, in which files of others are left alone."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

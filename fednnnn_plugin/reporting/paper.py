@@ -1,7 +1,5 @@
 """What the paper reports, and how a run's settings differ from the paper's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Results by client and by class, from the CSV files of run folders."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run folders as one tidy table: a line a round, settings and layers as columns."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The y axes of figures: linear from 0, logarithmic, and accuracy by the logarithm of the error."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal, get_args
 

@@ -1,7 +1,5 @@
 """The one reader of a study folder, as ``fednnnn tune`` leaves it: the plan, and its trials."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

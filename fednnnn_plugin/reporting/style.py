@@ -4,8 +4,6 @@ Colours are of Okabe and Ito's palette, told apart by colour-blind readers; the 
 methods apart in a black-and-white print.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 import warnings

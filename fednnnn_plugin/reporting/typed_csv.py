@@ -1,7 +1,5 @@
 """Tables of known columns from CSV files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any

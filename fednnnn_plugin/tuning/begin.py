@@ -1,7 +1,5 @@
 """The beginning of a search: what is refused before anything is written."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import ceil
 

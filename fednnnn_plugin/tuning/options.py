@@ -1,7 +1,5 @@
 """The values that a search takes, as the command's words or as Python's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

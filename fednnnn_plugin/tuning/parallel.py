@@ -1,7 +1,5 @@
 """A search carried to its end, in one process or several."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

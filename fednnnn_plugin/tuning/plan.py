@@ -1,7 +1,5 @@
 """What a search does: its steps, and the recipes of their trials."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple

@@ -5,8 +5,6 @@ next step. A kernel's lock says who is at a point, so that the point of a proces
 interrupted is free again; its trial is run anew.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

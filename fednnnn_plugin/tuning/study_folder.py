@@ -5,8 +5,6 @@ or one for each of the plan's seeds, ``.../seed<n>/``; ``journal.log`` is Optuna
 ``trials.csv``, ``best.yaml`` and ``figures/`` are the outcome.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """A trial: a run with each of the plan's seeds, and what it comes to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from math import isnan

@@ -1,7 +1,5 @@
 """A hyperparameter search, from Python and from the command alike."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
