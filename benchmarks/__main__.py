@@ -7,15 +7,17 @@ Ratios count, not seconds: nothing else should run meanwhile.
 """
 
 import os
-import platform
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import click
 import torch
 from harness import data_option
+
+from fednnnn_plugin.files import MEMORY
+from fednnnn_plugin.processes.devices import device_facts, device_name, visible_gpus
+from fednnnn_plugin.run_folder.provenance import versions
 
 # Script -> what it is given, and what for a look.
 SCRIPTS = {
@@ -31,15 +33,10 @@ SCRIPTS = {
 
 def machine() -> str:
     """Describe processor, memory, GPU and versions in a line."""
-    described = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = [line.split(": ", 1)[1] for line in described if line.startswith("model name")]
-    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    capability = torch.backends.cpu.get_cpu_capability()
-    return (
-        f"{len(os.sched_getaffinity(0))} cores of {names[0]} ({capability}), {gib:.0f} GiB, {gpu}; "
-        f"Python {platform.python_version()}, PyTorch {torch.__version__}, FedML {version('fedml')}"
-    )
+    cpu = device_facts(torch.device("cpu"))
+    gpu = device_name(torch.device("cuda")) if visible_gpus() else "no GPU"
+    packages = ", ".join(f"{package} {number}" for package, number in versions().items())
+    return f"{cpu['name']}, {cpu['instructions']}, {MEMORY / 2**30:.0f} GiB, {gpu}; {packages}"
 
 
 @click.command(help=__doc__)

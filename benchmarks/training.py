@@ -24,21 +24,15 @@ from statistics import median
 from typing import Any
 
 import click
-import torch
 from contenders import CONTENDERS, OWN, Measure, federated, settings
 from harness import data_option, in_turn, show, spread
 from products import DTYPES, ceiling, operations
 
-from fednnnn_plugin.processes.devices import visible_gpus
+from fednnnn_plugin.processes.devices import choose_gpu
 from fednnnn_plugin.quantities import Seconds
 from fednnnn_plugin.recipe import Recipe
 
 _measure: Measure  # in a contender's process
-
-
-def used_device() -> torch.device:
-    """Return the GPU, if there is one."""
-    return torch.device("cuda" if visible_gpus() else "cpu")
 
 
 def _recipe(problem: str, clients: int, precision: str, folder: Path) -> Recipe:
@@ -54,7 +48,7 @@ def _prepare(name: str, problem: str, clients: int, folder: Path) -> None:
     logging.disable(logging.INFO)
     make, precision = (CONTENDERS | OWN)[name]
     recipe = _recipe(problem, clients, precision, folder)
-    _measure = make(recipe, federated(recipe), used_device())
+    _measure = make(recipe, federated(recipe), choose_gpu(say=False))
 
 
 def _run() -> Seconds:
@@ -74,7 +68,7 @@ def main(problem: str, clients: int, repeats: int, fp32: bool, data: Path) -> No
     recipe = _recipe(problem, clients, "fp32", data)
     flops = operations(recipe, federated(recipe))
     work: dict[str, Callable[[], Any]] = {
-        precision: partial(ceiling, precision, used_device()) for precision in precisions
+        precision: partial(ceiling, precision, choose_gpu(say=False)) for precision in precisions
     }
     with ExitStack() as pools:
         for name in contenders:

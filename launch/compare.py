@@ -266,12 +266,10 @@ def main() -> None:
     if REFERENCE not in names:
         parser.error(f"--methods: must have {REFERENCE}, to which the others are compared")
     logging.getLogger("fednnnn_plugin").setLevel(logging.WARNING)
-    for condition in conditions:
-        for name in names:
-            make(asked.work, condition, name)
-    for condition in conditions:
-        for name in names:
-            keep(asked.work, asked.page, condition, name)
+    for condition, name in product(conditions, names):
+        make(asked.work, condition, name)
+    for condition, name in product(conditions, names):
+        keep(asked.work, asked.page, condition, name)
     write_page(asked.page, names)
     click.echo(f"page: {asked.page / 'README.md'}")
 
