@@ -53,7 +53,12 @@ def checked_inputs(value: object, where: str) -> Tensor:
     if tensor.is_floating_point():
         return check_finite(tensor, where)
     if tensor.dtype == torch.uint8 and tensor.ndim == 4:
-        _check_channels(tensor, where)
+        if has_channels_last(tensor.shape):
+            raise UserError(
+                where,
+                f"{kind_of(tensor)}: looks like [n, H, W, C]; images must be [n, C, H, W]",
+                "give x.transpose(0, 3, 1, 2), or x.permute(0, 3, 1, 2) of a tensor",
+            )
     elif tensor.dtype != torch.int64:
         raise UserError(where, kind_of(tensor), _ALLOWED)
     return tensor
@@ -80,12 +85,3 @@ def kind_of(tensor: Tensor) -> str:
 def has_channels_last(shape: Sequence[int]) -> bool:
     """Tell whether images ``[n, a, b, c]`` look like ``[n, H, W, C]``, as most libraries have."""
     return len(shape) == 4 and shape[3] in _CHANNELS and shape[1] not in _CHANNELS
-
-
-def _check_channels(images: Tensor, where: str) -> None:
-    if has_channels_last(images.shape):
-        raise UserError(
-            where,
-            f"{kind_of(images)}: looks like [n, H, W, C]; images must be [n, C, H, W]",
-            "give x.transpose(0, 3, 1, 2), or x.permute(0, 3, 1, 2) of a tensor",
-        )

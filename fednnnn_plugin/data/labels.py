@@ -45,11 +45,8 @@ def checked_labels(value: object, where: str, loss: str = "") -> Tensor:
     if floating or loss == "mse" or (loss == _YES_OR_NO and labels.ndim > 1):
         return labels.float()
     counted = labels[labels != IGNORED] if labels.ndim > 1 else labels
-    if counted.numel() and int(counted.min()) < 0:
-        raise UserError(
-            where,
-            f"has {int(counted.min())}; labels go from 0 on: {_NUMBERED}",
-        )
+    if counted.numel() and (least := int(counted.min())) < 0:
+        raise UserError(where, f"has {least}; labels go from 0 on: {_NUMBERED}")
     return labels
 
 

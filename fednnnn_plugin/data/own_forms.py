@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from fednnnn_plugin.data.arrays import is_array, is_integral, kind_of
 from fednnnn_plugin.data.natural import are_owners, count_owners
-from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.errors import UserError, printable, reason, shown
 
 #: Why a client cannot be in a split.
 NO_SAMPLE = "has no sample: leave it out of the list of clients"
@@ -19,6 +19,7 @@ _FORMS = (
     "positions, or the owner of each sample; or (inputs, labels, owners); or (a list with each "
     "client's (inputs, labels), (test_inputs, test_labels))"
 )
+_PART = "must be (inputs, labels), tensors or arrays; only a run takes Datasets and DataLoaders"
 
 Pair = tuple[Any, Any]
 TRAIN, TEST = "train_", "test_"
@@ -81,16 +82,10 @@ def _pairs(parts: object, where: str, of: str) -> dict[str, Pair | None]:
         name = f"{of} {client}: "
         pairs[name] = inputs_and_labels(part)
         if part is not None and pairs[name] is None:
-            only = "; only a run takes Datasets and DataLoaders"
-            why = only * isinstance(part, Dataset | DataLoader)
             kind = type(part).__name__
             if isinstance(part, tuple | list) and len(part) == 2:
                 kind += " of " + " and ".join(type(each).__name__ for each in part)
-            raise UserError(
-                where,
-                f"{name}a {printable(kind)}",
-                f"must be (inputs, labels), tensors or arrays{why}",
-            )
+            raise UserError(where, f"{name}a {printable(kind)}", _PART)
     return pairs
 
 
@@ -132,29 +127,23 @@ def members(clients: object) -> Sequence[object]:
 
 def client_positions(split: object, where: str, total: int) -> tuple[Tensor, ...]:
     """Check each client's positions: int64 [n_k], n_k > 0, in the training part."""
-    where = f"{where}: client"
     checked = []
     for client, given in enumerate(members(split)):
+        of = f"{where}: client {client}"
         try:
             positions = torch.as_tensor(given).to("cpu")
         except (RuntimeError, TypeError, ValueError) as error:
-            raise UserError(f"{where} {client}", f"positions: {reason(error)}") from error
+            raise UserError(of, f"positions: {reason(error)}") from error
         if not positions.numel():
-            raise UserError(f"{where} {client}", NO_SAMPLE)
+            raise UserError(of, NO_SAMPLE)
         if positions.ndim != 1 or not is_integral(positions):
-            raise UserError(
-                f"{where} {client}", f"positions: {kind_of(positions)}", "must be integers [n]"
-            )
+            raise UserError(of, f"positions: {kind_of(positions)}", "must be integers [n]")
         checked.append(positions.to(torch.int64))
         low, high = int(checked[-1].min()), int(checked[-1].max())
         if low < 0 or high >= total:
             wrong = low if low < 0 else high
-            raise UserError(
-                f"{where} {client}",
-                f"position {wrong}",
-                f"must be 0 to {total - 1}, of train_inputs",
-            )
+            raise UserError(of, f"position {wrong}", f"must be 0 to {total - 1}, of train_inputs")
     if not checked:
-        kind = printable(type(split).__name__)
-        raise UserError(f"{where}s", f"a {kind}", "must be a list with each client's positions")
+        must = "must be a list with each client's positions"
+        raise UserError(f"{where}: clients", shown(split), must)
     return tuple(checked)
