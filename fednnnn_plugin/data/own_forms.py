@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from fednnnn_plugin.data.arrays import is_array, is_integral, kind_of
 from fednnnn_plugin.data.natural import are_owners, count_owners
-from fednnnn_plugin.errors import UserError, printable, reason, shown
+from fednnnn_plugin.errors import UserError, printable, reason
 
 #: Why a client cannot be in a split.
 NO_SAMPLE = "has no sample: leave it out of the list of clients"
@@ -145,5 +145,5 @@ def client_positions(split: object, where: str, total: int) -> tuple[Tensor, ...
             raise UserError(of, f"position {wrong}", f"must be 0 to {total - 1}, of train_inputs")
     if not checked:
         must = "must be a list with each client's positions"
-        raise UserError(f"{where}: clients", shown(split), must)
+        raise UserError(f"{where}: clients", f"a {printable(type(split).__name__)}", must)
     return tuple(checked)
