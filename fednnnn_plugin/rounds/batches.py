@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.rounds.augmentation import Augmentation
-from fednnnn_plugin.rounds.loaders import LoaderData, batches_in
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.seeds import torch_generator
 from fednnnn_plugin.server.transfer import to_device
 
@@ -24,13 +25,20 @@ def client_steps(data: FederatedData | LoaderData, sgd: LocalSGD) -> list[int]:
     if isinstance(data, FederatedData):
         sizes = map(len, data.client_indices)
         return [sgd.steps(-(-size // sgd.batch_of(size))) for size in sizes]
-    why = "client_method", "the method needs the number of batches"
-    return [_loader_steps(data, client, sgd, *why) for client in range(data.num_clients)]
+    return [_loader_steps(data, client, sgd) for client in range(data.num_clients)]
 
 
-def _loader_steps(data: LoaderData, client: int, sgd: LocalSGD, key: str, why: str) -> int:
-    loader = data.train_loaders[client]
-    return sgd.steps(0 if sgd.local_steps else batches_in(loader, client, key, why))
+def _loader_steps(data: LoaderData, client: int, sgd: LocalSGD) -> int:
+    loader: Any = data.train_loaders[client]
+    try:
+        return sgd.steps(0 if sgd.local_steps else len(loader))
+    except TypeError as error:
+        raise UserError(
+            "train_args.epochs",
+            f"client {client}'s data: {type(loader).__name__}",
+            "must have a length, which a part of an epoch or a client_method needs; or set "
+            "local_steps instead of epochs",
+        ) from error
 
 
 @dataclass(eq=False, repr=False)
@@ -62,12 +70,8 @@ class Batches:
         """Yield each pass's batches, staged: local epochs, of which the last may be a part."""
         raise NotImplementedError
 
-    def test(self) -> Iterable[Batch]:
-        """Return the test set's batches, as they are."""
-        raise NotImplementedError
-
-    def client_tests(self) -> Iterator[tuple[int, Batch]]:
-        """Yield the batches that each client is tested on, with its number, as they are."""
+    def test(self, *, by_client: bool = False) -> Iterator[tuple[int, Batch]]:
+        """Yield the test set's batches, with 0; or each client's, with its number. As they are."""
         raise NotImplementedError
 
     def staged(self, batch: Batch) -> Batch:
@@ -103,8 +107,7 @@ class LoaderBatches(Batches):
             for _ in range(int(self.sgd.epochs or 0)):
                 yield self._in_training(loader, *of)
             return
-        why = "a part of an epoch is of it; or set local_steps instead of epochs"
-        left, before = _loader_steps(self.data, client, self.sgd, "epochs", why), 0
+        left, before = _loader_steps(self.data, client, self.sgd), 0
 
         def one_pass() -> Iterator[Batch]:
             nonlocal left
@@ -116,13 +119,11 @@ class LoaderBatches(Batches):
             before = left
             yield self._in_training(one_pass(), *of)
 
-    def client_tests(self) -> Iterator[tuple[int, Batch]]:
-        for client, loader in sorted(self.data.client_tests.items()):
+    def test(self, *, by_client: bool = False) -> Iterator[tuple[int, Batch]]:
+        loaders = self.data.client_tests if by_client else {0: self.data.test_loader}
+        for client, loader in sorted(loaders.items()):
             for batch in loader:
                 yield client, batch
-
-    def test(self) -> Iterable[Batch]:
-        return self.data.test_loader
 
 
 @dataclass(eq=False, repr=False)
@@ -170,13 +171,14 @@ class TensorBatches(Batches):
             (self.normalisation(inputs) if self.normalisation else inputs, labels)
         )
 
-    def client_tests(self) -> Iterator[tuple[int, Batch]]:
+    def test(self, *, by_client: bool = False) -> Iterator[tuple[int, Batch]]:
+        if not by_client:
+            parts = (tensor.split(self.test_batch) for tensor in self._test)
+            yield from ((0, batch) for batch in zip(*parts, strict=True))
+            return
         held_out = self.data.client_holdouts
         images, labels = (self.images, self.labels) if held_out else self._test
         for client, positions in enumerate(held_out or self.data.client_test_indices):
             if len(positions):
                 for picked in to_device(positions, self.device).split(self.test_batch):
                     yield client, (images[picked], labels[picked])
-
-    def test(self) -> Iterable[Batch]:
-        return zip(*(tensor.split(self.test_batch) for tensor in self._test), strict=True)

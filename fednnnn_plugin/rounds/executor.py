@@ -251,7 +251,7 @@ class Executor:
         count_in = partial(count, loss=self._loss, keep=keep, classes=classes)
         with self._generators("client", 0, 0):
             model = self._replica(state).model.eval()
-            every = batches.client_tests() if by_client else ((0, each) for each in batches.test())
+            every = batches.test(by_client=by_client)
             places, counted = [], []
             for place, (client, batch) in islice(enumerate(every), first, stop, step):
                 places.append((client, place))

@@ -99,15 +99,3 @@ def follow_the_engine(loader: Any) -> None:
             loader.generator = torch.default_generator  # type: ignore[union-attr]
         for inner in ("sampler", "batch_sampler"):
             follow_the_engine(getattr(loader, inner, None))
-
-
-def batches_in(loader: Any, client: int, key: str, why: str) -> int:
-    """Return how many batches a client's loader has."""
-    try:
-        return len(loader)
-    except TypeError as error:
-        raise UserError(
-            f"train_args.{key}",
-            f"client {client}'s data: {type(loader).__name__}",
-            f"must have a length, as {why}",
-        ) from error
