@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.errors import RunError
@@ -23,14 +23,6 @@ from fednnnn_plugin.server.layout import ModelState
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _PLACE = re.compile(r" \([^()]*, line \d+\)$")  # of a user's code, as the log names it
-
-
-class _Left(NamedTuple):
-    """A group that is measured, and not yet added."""
-
-    group: Group
-    sent: Uploaded
-    measured: Measured
 
 
 @dataclass(eq=False, repr=False)
@@ -51,7 +43,7 @@ class GroupAdder:
     followers: Sequence[Follower]
     clients: int  # of this rank
     _done: int = field(default=0, init=False)
-    _left: _Left | None = field(default=None, init=False)
+    _left: Callable[[], None] | None = field(default=None, init=False)  # adds what is measured
 
     def add(self, group: Group, trained: ModelState | Exception) -> None:
         """Measure what a group trained, or count it as failed; add the group before.
@@ -68,7 +60,8 @@ class GroupAdder:
             self._count_failures(group, trained)
             self._progress(group)
         else:
-            self._left = _within_memory(group, partial(self._measure, group, trained))
+            measured = _within_memory(group, partial(self._measure, group, trained))
+            self._left = partial(self._add, group, *measured)
             if not is_asynchronous(self.total.device):
                 self._add_left()
         self.clock.mark("aggregate")
@@ -79,19 +72,20 @@ class GroupAdder:
         self._add_left()
         self.clock.mark("aggregate")
 
-    def _measure(self, group: Group, trained: ModelState) -> _Left:
+    def _measure(self, group: Group, trained: ModelState) -> tuple[Uploaded, Measured]:
         weights = [self.schedule.weight(client) for client in group]
         sent = Uploaded(trained.vector - self.served.vector, weights, {}, {})
         if self.vectors:
             sent = self.vectors.finish(group, sent.update, weights)
         changed = ModelState(sent.update, trained.buffers)
-        return _Left(group, sent, self.total.measure(changed, sent.returned))
+        return sent, self.total.measure(changed, sent.returned)
 
     def _add_left(self) -> None:
         left, self._left = self._left, None
-        if left is None:
-            return
-        group, sent, measured = left
+        if left:
+            left()
+
+    def _add(self, group: Group, sent: Uploaded, measured: Measured) -> None:
         names = [f"round {self.number}: client {client}" for client in group]
         add = partial(self.total.add_measured, measured, sent.weights, names, group)
         added = _within_memory(group, add)
