@@ -122,8 +122,5 @@ def train_by(
     layout, served = replica.layout, replica.layout.state_dict(replica.state)
     theirs = trainer.train(group[0], served, number)
     check_client(theirs, layout.forms, layout.buffers)
-    trained, device = {**served, **theirs}, replica.vector.device
-    vector = layout.flatten(trained).to(device)  # in the model's dtype a wider one may overflow
-    dtypes = {name: layout.forms[name][1] for name in layout.buffers}
-    buffers = {name: trained[name].detach().to(device, dtypes[name]) for name in dtypes}
-    return ModelState(vector, buffers).as_group()
+    trained = layout.taken({**served, **theirs})
+    return trained.map(lambda tensor: tensor.to(replica.vector.device)).as_group()

@@ -11,7 +11,8 @@ r"""The average of a round's clients: S, its norm N, and E, the mean norm of the
 import logging
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -105,23 +106,20 @@ class ClientSum:
             UserError: missing trainable or extra names, another shape or kind of number, a weight
                 that is not positive and finite.
         """
-        weight, forms = checked_positive("client weight", weight), self.layout.forms
-        check_client(client_state, forms, self.layout.buffers)
-        vector = self.layout.flatten(client_state).to(self.device).unsqueeze(0)
-        # In the model's own dtype a wider client's buffer may overflow.
-        there = (name for name in self.layout.buffers if name in client_state)
-        buffers = {name: client_state[name].detach().to(forms[name][1]) for name in there}
-        clients = None if client is None else [client]
-        changed = ModelState(vector - self._w_t, buffers)
-        return self.add_group(changed, [weight], [name], clients=clients)[0]
+        weight = checked_positive("client weight", weight)
+        check_client(client_state, self.layout.forms, self.layout.buffers)
+        trained = self.layout.taken(client_state)
+        update = trained.vector.to(self.device).unsqueeze(0) - self._w_t
+        changed = ModelState(update, trained.buffers)
+        return self.add_group(changed, [weight], [name], clients=[client])[0]
 
     def add_group(
         self,
         changed: ModelState,
         weights: Sequence[float],
-        names: Sequence[str] | None = None,
+        names: Iterable[str] = repeat("a client"),
         returned: Mapping[str, Tensor] = MappingProxyType({}),
-        clients: Sequence[int | str] | None = None,
+        clients: Iterable[int | str | None] = repeat(None),
     ) -> list[bool]:
         """Add m updates ``Δ_k`` ``[m, d]``, with buffers ``[m, …]``; return which were accepted.
 
@@ -149,22 +147,21 @@ class ClientSum:
         self,
         measured: Measured,
         weights: Sequence[float],
-        names: Sequence[str] | None = None,
-        clients: Sequence[int | str] | None = None,
+        names: Iterable[str] = repeat("a client"),
+        clients: Iterable[int | str | None] = repeat(None),
     ) -> list[bool]:
         """Add the updates of a group, as :meth:`add_group`; here the host waits."""
         (vectors, rows, measures), longest, m = measured, self._longest, len(weights)
         group, places, shares, peaks = Clients(), [], [], []
         terms: dict[str, list[Term]] = {name: [] for name in self._vectors}
-        for k, (row, weight) in enumerate(zip(measures.tolist(), weights, strict=True)):
+        of_each = zip(measures.tolist(), weights, names, clients, strict=False)
+        for k, (row, weight, name, client) in enumerate(of_each):
             lengths = row[: len(self._vectors) - 1]
             *layer_norms, peak, change, negative, strange = row[len(lengths) :]
             square = sum(layer * layer for layer in layer_norms)
             norm = math.sqrt(square)
             finite = max([norm, *lengths]) <= torch.finfo(self.layout.dtype).max
             finite = finite and math.isfinite(peak + change + sum(lengths))
-            name = names[k] if names else "a client"
-            client = clients[k] if clients else None
             if not finite or strange:
                 why = f"not a count: {self._buffers.no_count(rows, k)}" if finite else "not finite"
                 _log.warning("%s: update rejected: %s", name, why)

@@ -131,6 +131,15 @@ class Layout(Block):
         buffers = {name: state[name].detach().contiguous().clone() for name in self.buffers}
         return ModelState(self.flatten(state), buffers)
 
+    def taken(self, state: State) -> ModelState:
+        """Return a client's model as vector and buffers, those that it has, in the model's dtypes.
+
+        In them a wider client's buffer may overflow; the vector may be wider than the layout's.
+        """
+        there = [name for name in self.buffers if name in state]
+        buffers = {name: state[name].detach().to(self.forms[name][1]) for name in there}
+        return ModelState(self.flatten(state), buffers)
+
     def rounded(self, vector: Tensor) -> Tensor:
         """Return a vector with each element rounded to its parameter's own dtype."""
         views = self.views(vector).items()
