@@ -26,7 +26,7 @@ from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, al
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.batches import client_steps
 from fednnnn_plugin.rounds.client_results import TrainedClass, classes_of
-from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors
+from fednnnn_plugin.rounds.client_vectors import ClientVectors, MethodState
 from fednnnn_plugin.rounds.evaluation import batch_to_test
 from fednnnn_plugin.rounds.groups import MEMORY, Widths, kept_widths, room_on, widest_group
 from fednnnn_plugin.rounds.method_calls import MethodCalls
@@ -87,7 +87,7 @@ def build_federation(
         *(server, executor, ranks, () if ranks.rank else followers, widths, vectors),
         classes=classes,
     )
-    return federation, TrainState(start, method=vectors.start() if vectors else NO_STATE)
+    return federation, TrainState(start, method=vectors.start() if vectors else MethodState())
 
 
 def _counted_classes(recipe: Recipe, inputs: Inputs) -> Sequence[TrainedClass]:

@@ -11,7 +11,7 @@ from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.files import expanded
 from fednnnn_plugin.recipe import kinds
-from fednnnn_plugin.server.rules import Key, Rule, find_rule
+from fednnnn_plugin.server.rules import RULES, Key, Rule
 
 #: Keys of FedML's own that its examples have, or its ``args.*`` reads: accepted, and left to it.
 FEDMLS: dict[str, tuple[str, ...]] = {
@@ -204,7 +204,7 @@ class Recipe(Section):
     @property
     def rule(self) -> Rule:
         """The method's rule."""
-        return find_rule(self.train_args.federated_optimizer)
+        return RULES[self.train_args.federated_optimizer]
 
     @property
     def client_method(self) -> type[ClientMethod]:

@@ -49,9 +49,6 @@ class MethodState:
         return cls(sent, {client: Place(*place) for client, *place in rows})
 
 
-NO_STATE = MethodState()
-
-
 @dataclass(eq=False, repr=False)
 class ClientVectors:
     """Carries a method's vectors through the rounds; rank 0 has the files.

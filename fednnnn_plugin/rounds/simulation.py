@@ -14,7 +14,7 @@ from fednnnn_plugin.processes.workers import Failure
 from fednnnn_plugin.quantities import RoundRecord, Seconds
 from fednnnn_plugin.rounds.assignment import assign
 from fednnnn_plugin.rounds.client_results import TrainedClass, class_results, client_results
-from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors, MethodState
+from fednnnn_plugin.rounds.client_vectors import ClientVectors, MethodState
 from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.evaluation import Tested
 from fednnnn_plugin.rounds.executor import Executor
@@ -38,7 +38,7 @@ class TrainState:
     round: int = 0
     integrated_norm: float = 0.0
     wall_seconds: float = 0.0
-    method: MethodState = NO_STATE
+    method: MethodState = field(default_factory=MethodState)
 
 
 @dataclass

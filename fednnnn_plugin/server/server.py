@@ -62,7 +62,7 @@ class Server:
     """Moves the *served* model by the rule, and with it the *evaluation* model.
 
     Buffers are the update's in both. The server keeps nothing itself: :meth:`start` gives a state,
-    :meth:`apply` takes one and returns the next.
+    :meth:`close_round` takes one and returns the next.
     """
 
     def __init__(
@@ -115,11 +115,6 @@ class Server:
             for name in lost
         ]
 
-    @torch.no_grad()
-    def apply(self, state: ServerState, update: Update) -> tuple[ServerState, ServerMove]:
-        """Return where a round's update leads, and by how far; raise what the rule does."""
-        return self._move(state, update, *self._optimizer(state, update))
-
     def _optimizer(self, state: ServerState, update: Update) -> tuple[Optimizer, Parameter]:
         """Return a round's optimizer, with what the rule remembers, of the served model."""
         parameter = Parameter(state.served.vector.clone())
@@ -132,6 +127,7 @@ class Server:
     def _move(
         self, state: ServerState, update: Update, optimizer: Optimizer, parameter: Parameter
     ) -> tuple[ServerState, ServerMove]:
+        """Return where a round's update leads, and by how far; raise what the rule does."""
         before = state.served.vector
         average = before + update.vector
         self.rule.step(optimizer, replace(update, population=self._population))
@@ -158,10 +154,11 @@ class Server:
         )
         return after, move
 
+    @torch.no_grad()
     def close_round(
         self, number: int, state: ServerState, total: ClientSum, seed: int
     ) -> tuple[Update, ServerState, ServerMove]:
-        """Average a round's clients and :meth:`apply` it; the rule may draw, by ``seed``.
+        """Average a round's clients, and return where that leads; the rule may draw, by ``seed``.
 
         Raises:
             UserError: no client was accepted.
@@ -169,7 +166,7 @@ class Server:
         """
         update = total.finish()
         with isolated_generators(seed, "rule", number):
-            after, move = self.apply(state, update)
+            after, move = self._move(state, update, *self._optimizer(state, update))
         remedy = "smaller steps may help: learning_rate, max_grad_norm or the rule's own"
         if not math.isfinite(move.server_update_norm):
             raise RunError(

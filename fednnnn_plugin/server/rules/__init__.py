@@ -228,13 +228,6 @@ def _mismatch(step: Callable[..., Any], wants: Sequence[str]) -> str:
     return ""
 
 
-def find_rule(name: str) -> Rule:
-    """Return a registered rule, or raise :class:`UserError`."""
-    if name not in RULES:
-        raise UserError("federated_optimizer", f"{name!r}", f"must be one of {', '.join(RULES)}")
-    return RULES[name]
-
-
 def load_rule(reference: str, where: str) -> Rule:
     """Import a custom rule ``module:Class``, and register it under that name alone.
 
