@@ -35,7 +35,7 @@ from fednnnn_plugin.reading import read_mapping, write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.loaders import LoaderData
-from fednnnn_plugin.rounds.simulation import Federation, simulate_round
+from fednnnn_plugin.rounds.simulation import Federation
 from fednnnn_plugin.rounds.stopping import StopWatch
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
 from fednnnn_plugin.run_folder.log_file import run_log
@@ -106,7 +106,7 @@ def run_federation(
             log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
             train_state = replace(train_state, round=ranks.broadcast_object(None))
             while _goes_on(federation, train_state.round):
-                *_, train_state = simulate_round(federation, train_state)
+                *_, train_state = federation.simulate_round(train_state)
             return None
         federation.try_out(train_state.server)
         writer = RunWriter(recipe, inputs, federation, train_state, files)
@@ -166,7 +166,7 @@ def _simulate(
             stack.callback(follower.end)
         stack.callback(writer.save)  # before any follower ends, which may take its time
         while _goes_on(federation, writer.train_state.round, stopped=stop.reason):
-            record, results, train_state = simulate_round(federation, writer.train_state)
+            record, results, train_state = federation.simulate_round(writer.train_state)
             assert record is not None
             writer.keep(record, results, train_state)
             watch.look(record)

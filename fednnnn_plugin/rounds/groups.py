@@ -1,4 +1,4 @@
-"""Which clients of a round train in one set of kernels, and how many at most: the width.
+"""Which clients of a round train in one set of kernels, on which rank, and how many: the width.
 
 A change of width changes the order of additions, and so the bits. Therefore the width follows from
 model, device and setting by a fixed rule; where a GPU's memory ends all the same it is halved from
@@ -151,6 +151,21 @@ def plan_groups(
         groups.append(tuple(ordered[start:end]))
         start, samples, lacking = end, samples - taken, lacking - 1
     return groups
+
+
+def assign(groups: Sequence[Group], work: Sequence[int], ranks: int) -> list[list[Group]]:
+    """Assign groups of clients, heaviest first, each to the rank with the least work so far.
+
+    No rank then has more than 4/3 of the best possible maximum (Graham 1969). It is the same on
+    every rank; of a rank the groups that run last are short.
+    """
+    assignment: list[list[Group]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for cost, group in sorted(zip(work, groups, strict=True), key=lambda pair: (-pair[0], pair[1])):
+        least = loads.index(min(loads))
+        assignment[least].append(group)
+        loads[least] += cost
+    return assignment
 
 
 def width_in(widths: Widths, number: int) -> int:

@@ -12,14 +12,13 @@ from fednnnn_plugin.processes.endings import raise_lost_stop
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.processes.workers import Failure
 from fednnnn_plugin.quantities import RoundRecord, Seconds
-from fednnnn_plugin.rounds.assignment import assign
 from fednnnn_plugin.rounds.client_results import TrainedClass, class_results, client_results
 from fednnnn_plugin.rounds.client_vectors import ClientVectors, MethodState
 from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.evaluation import Tested
 from fednnnn_plugin.rounds.executor import Executor
 from fednnnn_plugin.rounds.group_adder import GroupAdder, cause_of, refuse_failures
-from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, plan_groups, width_in
+from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, assign, plan_groups, width_in
 from fednnnn_plugin.rounds.schedule import Schedule
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
 from fednnnn_plugin.run_folder.results import NO_RESULTS, ClientResult, Results
@@ -75,178 +74,159 @@ class Federation:
         for warning in warnings:
             _log.warning(warning)
 
+    def simulate_round(self, before: TrainState) -> tuple[RoundRecord | None, Results, TrainState]:
+        """Compute the next round (paper, algorithm 1); all ranks call this.
 
-def simulate_round(
-    federation: Federation, train_state: TrainState
-) -> tuple[RoundRecord | None, Results, TrainState]:
-    """Compute the next round (paper, algorithm 1); all ranks call this.
+        Returns the round's record, what its test found by client and by class, and the state after
+        it. On the ranks but 0 there is no record, and the served model of their state is
+        overwritten by rank 0's.
 
-    Returns the round's record, what its test found by client and by class, and the state after it.
-    On the ranks but 0 there is no record, and the served model of their state is overwritten by
-    rank 0's.
-
-    Raises:
-        RunError: too many clients failed, no update was accepted, or the served or the evaluation
-            model overflowed.
-    """
-    schedule, server, ranks = federation.schedule, federation.server, federation.ranks
-    before, number = train_state.server, train_state.round + 1
-    raise_lost_stop()
-    clock = Clock(before.served.vector.device)
-    ranks.broadcast(before.served.tensors)
-    clients = _cohort(federation, number)
-    total = _train(federation, number, clients, train_state, clock)
-    if total is None:  # it is on rank 0
-        _test_round(federation, number, before.served, before.served)
-        return None, NO_RESULTS, replace(train_state, round=number)
-    refuse_failures(schedule, number, total.seen.failed)
-    try:
-        update, after, move = server.close_round(number, before, total, schedule.seed)
-    except UserError as error:
-        raise RunError(f"round {number}: {error}") from error.__cause__
-    method = train_state.method
-    if federation.vectors:
-        method = federation.vectors.finish_round(method, update.returned, update.clients)
-    clock.mark("aggregate")
-    served, evaluation, results = _test_round(federation, number, after.served, after.evaluation)
-    clock.mark("evaluate")
-    seconds = Seconds(**clock.seconds())
-    integrated_norm = train_state.integrated_norm + move.server_update_norm
-    record = round_record(
-        number,
-        update,
-        move,
-        integrated_norm=integrated_norm,
-        evaluated=server.rule.evaluated,
-        evaluation=evaluation,
-        served=served,
-        seconds=seconds,
-        learning_rate=schedule.rates(number) if schedule.rates else None,
-        measured=federation.vectors.measured if federation.vectors else "update",
-        results=results,
-    )
-    wall_seconds = train_state.wall_seconds + seconds.total
-    return record, results, TrainState(after, number, integrated_norm, wall_seconds, method)
-
-
-def _cohort(federation: Federation, number: int) -> list[int]:
-    """Return a round's clients; those of a user's sampler, which may be any, are rank 0's."""
-    schedule, ranks = federation.schedule, federation.ranks
-    if schedule.sampler is None and schedule.available is None:
-        return schedule.draw(number)
-    try:
-        return ranks.broadcast_object([] if ranks.rank else schedule.draw(number))
-    except UserError as error:
-        raise RunError(str(error)) from error.__cause__
-
-
-def _train(
-    federation: Federation,
-    number: int,
-    clients: Sequence[int],
-    train_state: TrainState,
-    clock: Clock,
-) -> ClientSum | None:
-    """Train a round's clients, assigned to the ranks; return the sum of all updates, on rank 0.
-
-    Where the memory of a GPU ends for a group, all ranks train the round's clients anew in groups
-    of half the width, and so in the rounds after it: the bits depend on the width alone.
-    """
-    ranks, vectors = federation.ranks, federation.vectors
-    while True:
-        width = width_in(federation.widths, number)
-        part = _train_part(federation, number, clients, train_state, clock)
-        fits = isinstance(part, ClientSum)
-        if width == 1 or all(ranks.allgather(fits)):
-            assert isinstance(part, ClientSum)
-            if vectors:
-                vectors.collect()
-            return ranks.reduce(part)
-        federation.executor.give_back_memory()
-        federation.widths = {**federation.widths, number: width // 2}
-        _log.warning(
-            "round %d: %d clients in one set of kernels need more memory than the GPU has: "
-            "%d from now on (%s)",
-            *(number, width, width // 2, "on another rank" if fits else part),
+        Raises:
+            RunError: too many clients failed, no update was accepted, or the served or the
+                evaluation model overflowed.
+        """
+        schedule, served, number = self.schedule, before.server.served, before.round + 1
+        raise_lost_stop()
+        clock = Clock(served.vector.device)
+        self.ranks.broadcast(served.tensors)
+        total = self._train(before, self._cohort(number), clock)
+        if total is None:  # it is on rank 0
+            self._test_round(number, served, served)
+            return None, NO_RESULTS, replace(before, round=number)
+        refuse_failures(schedule, number, total.seen.failed)
+        try:
+            update, after, move = self.server.close_round(
+                number, before.server, total, schedule.seed
+            )
+        except UserError as error:
+            raise RunError(f"round {number}: {error}") from error.__cause__
+        method = before.method
+        if self.vectors:
+            method = self.vectors.finish_round(method, update.returned, update.clients)
+        clock.mark("aggregate")
+        of_served, evaluation, results = self._test_round(number, after.served, after.evaluation)
+        clock.mark("evaluate")
+        seconds = Seconds(**clock.seconds())
+        integrated_norm = before.integrated_norm + move.server_update_norm
+        record = round_record(
+            number,
+            update,
+            move,
+            integrated_norm=integrated_norm,
+            evaluated=self.server.rule.evaluated,
+            evaluation=evaluation,
+            served=of_served,
+            seconds=seconds,
+            learning_rate=schedule.rates(number) if schedule.rates else None,
+            measured=self.vectors.measured if self.vectors else "update",
+            results=results,
         )
+        wall_seconds = before.wall_seconds + seconds.total
+        return record, results, TrainState(after, number, integrated_norm, wall_seconds, method)
 
+    def _cohort(self, number: int) -> list[int]:
+        """Return a round's clients; those of a user's sampler, which may be any, are rank 0's."""
+        schedule = self.schedule
+        if schedule.sampler is None and schedule.available is None:
+            return schedule.draw(number)
+        try:
+            drawn = [] if self.ranks.rank else schedule.draw(number)
+            return self.ranks.broadcast_object(drawn)
+        except UserError as error:
+            raise RunError(str(error)) from error.__cause__
 
-def _train_part(
-    federation: Federation,
-    number: int,
-    clients: Sequence[int],
-    train_state: TrainState,
-    clock: Clock,
-) -> ClientSum | GroupTooWide:
-    """Train this rank's clients and add up their updates, or return why its GPU cannot."""
-    schedule, vectors, served = federation.schedule, federation.vectors, train_state.server.served
-    sizes, returns = schedule.client_sizes, vectors.returns if vectors else {}
-    total = ClientSum(federation.server.layout, served, schedule.max_client_norm, returns)
-    width = width_in(federation.widths, number)
-    groups = plan_groups(clients, sizes, width, schedule.least_groups)
-    work = [
-        len(group) if schedule.equal_work else sum(sizes[client] for client in group)
-        for group in groups
-    ]
-    assignment = assign(groups, work, federation.ranks.size)
-    mine = assignment[federation.ranks.rank]
-    if vectors:
-        weights_of = {client: schedule.weight(client) for client in clients}
-        vectors.begin(number, train_state.method, assignment, served, weights_of)
-    expected = sum(map(len, mine))
-    adding = GroupAdder(
-        number, served, total, clock, schedule, vectors, federation.followers, expected
-    )
-    try:
-        federation.executor.train(
-            served, number, mine, adding.add, vectors.correction if vectors else None
+    def _train(self, before: TrainState, clients: Sequence[int], clock: Clock) -> ClientSum | None:
+        """Train a round's clients, assigned to the ranks; return the sum of all updates, on rank 0.
+
+        Where the memory of a GPU ends for a group, all ranks train the round's clients anew in
+        groups of half the width, and so in the rounds after it: the bits depend on the width alone.
+        """
+        number = before.round + 1
+        while True:
+            width = width_in(self.widths, number)
+            part = self._train_part(before, clients, width, clock)
+            fits = isinstance(part, ClientSum)
+            if width == 1 or all(self.ranks.allgather(fits)):
+                assert isinstance(part, ClientSum)
+                if self.vectors:
+                    self.vectors.collect()
+                return self.ranks.reduce(part)
+            self.executor.give_back_memory()
+            self.widths = {**self.widths, number: width // 2}
+            _log.warning(
+                "round %d: %d clients in one set of kernels need more memory than the GPU has: "
+                "%d from now on (%s)",
+                *(number, width, width // 2, "on another rank" if fits else part),
+            )
+
+    def _train_part(
+        self, before: TrainState, clients: Sequence[int], width: int, clock: Clock
+    ) -> ClientSum | GroupTooWide:
+        """Train this rank's clients and add up their updates, or return why its GPU cannot."""
+        schedule, vectors, number = self.schedule, self.vectors, before.round + 1
+        served, sizes = before.server.served, schedule.client_sizes
+        groups = plan_groups(clients, sizes, width, schedule.least_groups)
+        work = [
+            len(group) if schedule.equal_work else sum(sizes[client] for client in group)
+            for group in groups
+        ]
+        assignment = assign(groups, work, self.ranks.size)
+        mine = assignment[self.ranks.rank]
+        if vectors:
+            weights_of = {client: schedule.weight(client) for client in clients}
+            vectors.begin(number, before.method, assignment, served, weights_of)
+        returns = vectors.returns if vectors else {}
+        total = ClientSum(self.server.layout, served, schedule.max_client_norm, returns)
+        adding = GroupAdder(
+            *(number, served, total, clock, schedule, vectors, self.followers),
+            clients=sum(map(len, mine)),
         )
-        adding.finish()
-    except GroupTooWide as error:
-        return error.with_traceback(None)  # whose frames hold the group's memory
-    return total
+        correction = vectors.correction if vectors else None
+        try:
+            self.executor.train(served, number, mine, adding.add, correction)
+            adding.finish()
+        except GroupTooWide as error:
+            return error.with_traceback(None)  # whose frames hold the group's memory
+        return total
 
+    def _test_round(
+        self, number: int, served: ModelState, evaluation: ModelState
+    ) -> tuple[Evaluation | None, Evaluation | None, Results]:
+        """Test the models of rank 0 after a round, where that is due; all ranks call this.
 
-def _test_round(
-    federation: Federation, number: int, served: ModelState, evaluation: ModelState
-) -> tuple[Evaluation | None, Evaluation | None, Results]:
-    """Test the models of rank 0 after a round, where that is due; all ranks call this.
+        On the others nothing is found, and the models that they give are overwritten.
+        """
+        schedule = self.schedule
+        if not schedule.tests(number):
+            return None, None, NO_RESULTS
+        of_served = self._test(number, served) if schedule.test_served else None
+        found = self._test(number, evaluation)
+        clients: Sequence[ClientResult] = ()
+        if schedule.tests_clients(number):
+            clients = client_results(self._test_batches(number, evaluation, by_client=True))
+        classes = class_results(found.by_class, self.classes) if found.by_class else ()
+        return of_served, found, Results(clients, classes)
 
-    On the others nothing is found, and the models that they give are overwritten.
-    """
-    schedule = federation.schedule
-    if not schedule.tests(number):
-        return None, None, NO_RESULTS
-    of_served = _test(federation, number, served) if schedule.test_served else None
-    found = _test(federation, number, evaluation)
-    clients: Sequence[ClientResult] = ()
-    if schedule.tests_clients(number):
-        clients = client_results(_test_batches(federation, number, evaluation, by_client=True))
-    classes = class_results(found.by_class, federation.classes) if found.by_class else ()
-    return of_served, found, Results(clients, classes)
+    def _test(self, number: int, state: ModelState) -> Evaluation:
+        """Test a model: on all ranks, or on rank 0 as a user does."""
+        executor = self.executor
+        tallied = [] if executor.tests_alone else self._test_batches(number, state)
+        if self.ranks.rank:
+            return Evaluation()
+        with _test_of(number):
+            if executor.tests_alone:
+                return executor.own_test(number, state)
+            return executor.evaluate(tallied)
 
-
-def _test(federation: Federation, number: int, state: ModelState) -> Evaluation:
-    """Test a model: on all ranks, or on rank 0 as a user does."""
-    executor = federation.executor
-    tallied = [] if executor.tests_alone else _test_batches(federation, number, state)
-    if federation.ranks.rank:
-        return Evaluation()
-    with _test_of(number):
-        if executor.tests_alone:
-            return executor.own_test(number, state)
-        return executor.evaluate(tallied)
-
-
-def _test_batches(
-    federation: Federation, number: int, state: ModelState, *, by_client: bool = False
-) -> list[Tested]:
-    """Test rank 0's model, which overwrites others', on all ranks; rank 0 has what they find."""
-    ranks = federation.ranks
-    ranks.broadcast(state.tensors)
-    with _test_of(number):
-        part = federation.executor.test(state, ranks.rank, ranks.size, by_client=by_client)
-    return [*chain.from_iterable(ranks.gather(part))]
+    def _test_batches(
+        self, number: int, state: ModelState, *, by_client: bool = False
+    ) -> list[Tested]:
+        """Test rank 0's model, which overwrites others', on all ranks; rank 0 has the results."""
+        ranks = self.ranks
+        ranks.broadcast(state.tensors)
+        with _test_of(number):
+            part = self.executor.test(state, ranks.rank, ranks.size, by_client=by_client)
+        return [*chain.from_iterable(ranks.gather(part))]
 
 
 @contextmanager

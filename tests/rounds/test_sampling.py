@@ -16,8 +16,8 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.rounds.assignment import assign
 from fednnnn_plugin.rounds.batches import TensorBatches
+from fednnnn_plugin.rounds.groups import assign
 from fednnnn_plugin.rounds.sampling import (
     AVAILABILITY,
     _always_drawn,
