@@ -41,7 +41,7 @@ def why_not_together(
         return "there are too few samples to try it"
     try:
         with user_code("a step of two clients together"):
-            alike = _are_alike(model, sgd, images, labels, normalisation)
+            alike = _are_alike(model, GroupSGD(sgd, model, images, labels, normalisation))
     except (UserError, RunError) as error:
         return str(error)
     if alike:
@@ -52,25 +52,19 @@ def why_not_together(
     )
 
 
-def _are_alike(
-    model: nn.Module,
-    sgd: LocalSGD,
-    images: Tensor,
-    labels: Tensor,
-    normalisation: Callable[[Tensor], Tensor] | None,
-) -> bool:
+def _are_alike(model: nn.Module, group: GroupSGD) -> bool:
     """Tell whether two clients make the same together as each makes alone."""
-    places = torch.arange(len(labels)).split(_SIZES)
+    places = torch.arange(len(group.labels)).split(_SIZES)
     with isolated_generators(_SEED, "client"):
         start = copy.deepcopy(Replica(copy.deepcopy(model)).state)
-        group = GroupSGD(sgd, model, images, labels, normalisation)
         seeds = [derive_seed(_SEED, "client", 1, client) for client in range(len(_SIZES))]
         together = group.train(start, [[own] * _EPOCHS for own in places], seeds=seeds)
-    inputs = (normalisation(images) if normalisation else images).to(torch.float64)
+    inputs = group.normalisation(group.inputs) if group.normalisation else group.inputs
     for client, own in enumerate(places):
+        batch = inputs[own].to(torch.float64), group.labels[own]
         with isolated_generators(_SEED, "client", 1, client):
             replica = Replica(copy.deepcopy(model))
-            sgd.train(replica, [[(inputs[own].clone(), labels[own])]] * _EPOCHS)
+            group.sgd.train(replica, [[batch]] * _EPOCHS)
         if not _same(together, client, replica.state, start):
             return False
     return True

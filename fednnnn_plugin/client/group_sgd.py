@@ -150,52 +150,32 @@ class GroupSGD:
         generators = [Generator(device).manual_seed(seed) for seed in seeds]
         plain = correction is None and not seeds and not self.augment
         graphs = self.graphs if plain and sgd is self.sgd else None
-        counts = [0] * clients  # each one's steps so far
-        made = None  # steps of each client so far, [m, 1]
-        if correction and correction.gradient:
-            made = torch.zeros(clients, 1, dtype=torch.int64, device=device)
-        for every, positions, shares in zip(*staged, strict=True):
+        has_batch = torch.tensor(staged.lengths).sign()
+        made = has_batch.cumsum(0) - has_batch  # by each client before each step, [S, m]
+        numbers = to_device(made, device) if correction and correction.gradient else None
+        for place, (every, positions, shares) in enumerate(zip(*staged, strict=True)):
             before_step()
             lengths = [length for length in every if length]  # the first ones: the largest clients
             rows, longest = len(lengths), max(lengths)
+            batch = slice(rows), slice(longest)
             form = _Form(rows, longest, min(lengths) < longest)
-            memory.positions[:rows, : form.samples].copy_(positions[:rows, : form.samples])
-            memory.shares[:rows, : form.samples].copy_(shares[:rows, : form.samples])
-            together = SideBySide(
-                rows,
-                memory.shares[:rows, : form.samples] if form.padded else None,
-                generators[:rows],
-                lengths,
-            )
-            number = None if made is None else made[:rows].clone()
+            memory.positions[batch].copy_(positions[batch])
+            memory.shares[batch].copy_(shares[batch])
+            masks = memory.shares[batch] if form.padded else None
+            together = SideBySide(rows, masks, generators[:rows], lengths)
+            number = None if numbers is None else numbers[place, :rows].unsqueeze(1)
             inputs = None
             if self.augment:
-                inputs = self._augmented(positions, lengths, group, round_number, counts)
+                inputs = self.inputs[positions[batch]]
+                for row, length in enumerate(lengths):  # each client's own samples, as alone
+                    step_of = round_number, group[row], int(made[place, row])
+                    inputs[row, :length] = self.augment(inputs[row, :length], *step_of)
             step = partial(self._step, sgd, memory, form, together, correction, number, inputs)
             if graphs:
                 graphs.run(form, step)
             else:
                 step()
-            if made is not None:
-                made[:rows] += 1
         return models
-
-    def _augmented(
-        self,
-        positions: Tensor,
-        lengths: Sequence[int],
-        group: Group,
-        round_number: int,
-        counts: list[int],
-    ) -> Tensor:
-        """Return the inputs of a step, each client's own samples augmented as for it alone."""
-        assert self.augment is not None
-        inputs = self.inputs[positions[: len(lengths), : max(lengths)]]
-        for row, length in enumerate(lengths):
-            own = inputs[row, :length]
-            inputs[row, :length] = self.augment(own, round_number, group[row], counts[row])
-            counts[row] += 1
-        return inputs
 
     def give_back_memory(self) -> None:
         """Let go of the widest group's memory, and of the graphs that are of it."""
