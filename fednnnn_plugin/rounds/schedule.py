@@ -46,23 +46,23 @@ class Schedule:
     def draw(self, number: int) -> list[int]:
         """Return the clients of a round; those without data, in some of FedML's, are in none."""
         total, m = len(self.client_sizes), self.cohort_size
-        if self.sampler is None:
-            there: Iterable[int] = range(total)
-            if self.available:
-                there = available_clients(self.available, number, total)
-            with_data = [client for client in there if self.client_sizes[client]]
-            if not with_data:
-                raise UserError(AVAILABILITY, f"round {number}: no client with data is available")
-            if self.sampling == "round_robin":
-                return in_turn(number, with_data, total, m)
-            if self.sampling == "by_size":
-                return draw_by_size(self.seed, number, self.client_sizes, m)
-            places = draw_cohort(self.seed, number, len(with_data), min(m, len(with_data)))
-            return [with_data[place] for place in places]
-        drawn = draw_cohort(self.seed, number, total, m, self.sampler)
-        if cohort := [client for client in drawn if self.client_sizes[client]]:
-            return cohort
-        raise UserError(SAMPLING, f"round {number}: none of its clients has data")
+        there: Iterable[int] = range(total)
+        if self.sampler:
+            there = draw_cohort(self.seed, number, total, m, self.sampler)
+        elif self.available:
+            there = available_clients(self.available, number, total)
+        with_data = [client for client in there if self.client_sizes[client]]
+        if not with_data:
+            where = SAMPLING if self.sampler else AVAILABILITY
+            raise UserError(where, f"round {number}: no client with data")
+        if self.sampler:
+            return with_data
+        if self.sampling == "round_robin":
+            return in_turn(number, with_data, total, m)
+        if self.sampling == "by_size":
+            return draw_by_size(self.seed, number, self.client_sizes, m)
+        places = draw_cohort(self.seed, number, len(with_data), min(m, len(with_data)))
+        return [with_data[place] for place in places]
 
     def weight(self, client: int) -> float:
         """Return ``a_k``, of which ``α_k`` is the share in the round."""

@@ -226,5 +226,5 @@ def test_clients_without_data_are_in_no_round() -> None:
     for given in ({}, {"sampling": "round_robin"}, {"available": lambda _: [0, 1, 2]}):
         assert all(replace(schedule, **given).draw(number) == [0, 2] for number in range(1, 10))
     assert replace(schedule, sampler=lambda *_: [1, 2]).draw(1) == [2]
-    with pytest.raises(UserError, match=f"^{KEY}: round 1: none of its clients has data"):
+    with pytest.raises(UserError, match=f"^{KEY}: round 1: no client with data"):
         replace(schedule, cohort_size=1, sampler=lambda *_: [1]).draw(1)
