@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -37,12 +37,9 @@ class Streams:
         self.said.append("end")
 
     @contextmanager
-    def _on(self, slot: int) -> Any:
+    def on(self, slot: int) -> Any:
         self.said.append(slot)
         yield
-
-    def on(self, slot: int) -> AbstractContextManager[object]:
-        return self._on(slot)
 
     def graphs(self, slot: int) -> StepGraphs:
         self.captured.append(captured := Captured())

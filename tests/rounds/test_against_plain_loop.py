@@ -1,7 +1,6 @@
 """The engine against `plain_loop`, in fp64: model, records, loss and accuracy."""
 
 import copy
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,9 @@ from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import load_recipe
 from fednnnn_plugin.recipe.data_spec import data_spec
+from fednnnn_plugin.user_code import on_threads
 
+from ..tiny import read_records
 from .plain_loop import Outcome, as_inputs, loss_of, plain_loop
 
 Start = Callable[..., Any]
@@ -25,10 +26,8 @@ SETTINGS |= {"precision": "fp64", "batch_size": 50, "learning_rate": 0.05}
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """As a client trains; in fp64 several threads are many times slower on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with on_threads(1):
+        yield
 
 
 def check(start: Start, recipe: str, **settings: Any) -> Outcome:
@@ -47,7 +46,7 @@ def check(start: Start, recipe: str, **settings: Any) -> Outcome:
     served = [newest[name].flatten() for name, _ in tested.named_parameters()]
     torch.testing.assert_close(torch.cat(served), expected.served, **close)
 
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    records = read_records(folder)
     for record, norms in zip(records, expected.norms, strict=True):
         assert {name: record[name] for name in norms} == pytest.approx(norms, rel=1e-8)
     with torch.no_grad():
@@ -154,7 +153,7 @@ def test_rounds_of_method(start: Start, name: str, batching: Any) -> None:
             f"run/clients/client-{client:06d}-round-{number:06d}.safetensors"
         ).values()
         torch.testing.assert_close(kept, expected.of_clients[client], rtol=1e-9, atol=1e-12)
-    records = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    records = read_records(Path("run"))
     assert {record["measured"] for record in records} == {
         "upload" if name == "fednova" else "update"
     }

@@ -1,6 +1,5 @@
 """Which clients train in a round: uniform draws, a user's sampler; in which order, and where."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 from itertools import count
@@ -30,7 +29,7 @@ from fednnnn_plugin.rounds.sampling import (
 from fednnnn_plugin.rounds.schedule import Schedule
 from fednnnn_plugin.seeds import generators_state, torch_generator
 
-from ..tiny import Content, Start, draw
+from ..tiny import Content, Start, draw, read_records
 
 KEY = "train_args.client_sampling"
 
@@ -141,7 +140,7 @@ def test_turns_by_hand() -> None:
 
 
 def cohorts(folder: str) -> list[list[int]]:
-    records = [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text().splitlines()]
+    records = read_records(Path(folder))
     return [[one["client"] for one in record["by_client"]] for record in records]
 
 
