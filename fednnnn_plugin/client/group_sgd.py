@@ -190,12 +190,8 @@ class GroupSGD:
             # Groups may take turns of which none is the largest.
             clients, samples = max(clients, most), max(samples, longest)
             self.give_back_memory()
-            vector, *buffers = (
-                torch.empty(clients, *tensor.shape, dtype=tensor.dtype, device=tensor.device)
-                for tensor in start.tensors
-            )
-            shares = vector.new_zeros(clients, samples)
-            models = ModelState(vector, dict(zip(start.buffers, buffers, strict=True)))
+            models = start.many(clients)
+            shares = models.vector.new_zeros(clients, samples)
             positions = torch.zeros_like(shares, dtype=torch.int64)
             self._memory = _Memory(models, torch.empty_like(start.vector), positions, shares)
         return self._memory

@@ -124,17 +124,13 @@ class Slots:
         Arguments are those of :meth:`GroupSGD.train`; the ``generators`` are each client's, for a
         model that may draw.
         """
-        sgd, m = self._sgd.in_round(round_number), len(orders)
+        sgd = self._sgd.in_round(round_number)
         # A user's forward pass may do what a graph would not do again.
         plain = not (generators or correction or sgd.optimizer) and sgd is self._sgd
         if plain and not self._slots:
             kinds = map(self._streams.graphs, range(self._streams.count))
             self._slots = [_Slot(self._sgd, self._model, graphs) for graphs in kinds]
-        trained = ModelState(
-            start.vector.new_empty(m, len(start.vector)),
-            {name: x.new_empty(m, *x.shape) for name, x in start.buffers.items()},
-        )
-        anchor = sgd.anchor(start.vector)
+        trained, anchor = start.many(len(orders)), sgd.anchor(start.vector)
         contexts = generators or [nullcontext() for _ in orders]
         loads = [0] * self._streams.count
         with self._side_by_side():

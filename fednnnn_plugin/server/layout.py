@@ -51,6 +51,10 @@ class ModelState:
         buffers = {name: function(tensor) for name, tensor in self.buffers.items()}
         return ModelState(function(self.vector), buffers)
 
+    def many(self, count: int) -> "ModelState":
+        """Return memory for so many models of this one's form: ``[m, d]`` and ``[m, …]``."""
+        return self.map(lambda tensor: tensor.new_empty(count, *tensor.shape))
+
     def first(self, count: int) -> "ModelState":
         """Return the first of m models, the same memory."""
         return self.map(lambda tensor: tensor[:count])
