@@ -85,14 +85,13 @@ class Counts(NamedTuple):
     """A batch's tally on its device, whose host has not waited for it.
 
     ``numbers`` ``[4]`` are those of :class:`Tally` in float64, which is exact for counts;
-    ``by_class`` ``[C, 2]`` what it has of each class. Outputs and targets are on their way to the
-    host.
+    ``by_class`` ``[C, 2]`` what it has of each class. Outputs and targets, where they are ``kept``,
+    are on their way to the host.
     """
 
     numbers: Tensor
     by_class: Tensor
-    outputs: Tensor | None = None
-    targets: Tensor | None = None
+    kept: Sequence[Tensor]
 
 
 @torch.no_grad()
@@ -131,7 +130,7 @@ def count(
     numbers = torch.stack([x.double() for x in (correct, total, samples, classified)])
     by_class = _by_class(predicted, targets, classes) if classes else nothing.new_zeros(0, 2)
     kept = [to_host(each) for each in (outputs, targets)] if keep else []
-    return Counts(numbers, by_class, *kept)
+    return Counts(numbers, by_class, kept)
 
 
 def _by_class(predicted: Tensor | None, targets: Tensor, classes: int) -> Tensor:
@@ -161,7 +160,7 @@ def read(counted: Sequence[Counts]) -> list[Tally]:
         Tally(
             *(int(correct), total, int(samples), int(classified)),
             tuple(map(tuple, of_classes)),
-            *(None if kept is None else kept.numpy() for kept in (each.outputs, each.targets)),
+            *(tensor.numpy() for tensor in each.kept),
         )
         for (correct, total, samples, classified), of_classes, each in zip(
             rows, by_class, counted, strict=True

@@ -75,18 +75,15 @@ class MethodCalls:
         round of calls: what the first has computed may stay.
         """
         self._call_all()
-        before = marks_of(self._attributes)
+        own: dict[str, object] = getattr(self.method, "__dict__", {})
+        before = marks_of(own)
         self._call_all()
         return [
             f"{_METHOD}: self.{printable(name)} is changed in a round: other processes, and a "
             "resumed run, do not have it: keep it in what is kept or sent"
-            for name, mark in marks_of(self._attributes).items()
+            for name, mark in marks_of(own).items()
             if before.get(name) != mark
         ]
-
-    @property
-    def _attributes(self) -> dict[str, object]:
-        return getattr(self.method, "__dict__", {})
 
     def _call_all(self) -> None:
         kept, nothing = self.zeros(self.method.keeps, 1), torch.zeros_like(self.like[None])
