@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.quantities import RoundRecord
 
+_KEY = "tracking_args.enable_wandb"
 # wandb starts a process by ``python -m``, which Python 3.10 always lets import from the working
 # directory: there wandb uses a thread.
 _OF_PROCESSES = (
@@ -33,19 +35,21 @@ def _importing_nothing_from_here() -> Iterator[None]:
             os.environ.update({} if value is None else {name: value})
 
 
+def _imported(module: str, where: str, extra: str) -> Any:
+    """Import a tracker's package, which an ``extra`` of ours installs."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise UserError(
+            where, f"{module} is not installed", f"install fednnnn-plugin[{extra}]"
+        ) from None
+
+
 class TensorBoard(Follower):
     """Writes event files for TensorBoard into ``tensorboard/`` of the run folder."""
 
     def __init__(self) -> None:
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError:
-            raise UserError(
-                "--tensorboard",
-                "tensorboardX is not installed",
-                "install fednnnn-plugin[tensorboard]",
-            ) from None
-        self._open = SummaryWriter
+        self._open = _imported("tensorboardX", "--tensorboard", "tensorboard").SummaryWriter
 
     def begin(self, folder: Path, finished: int) -> None:
         """Open an event file."""
@@ -71,21 +75,13 @@ class WeightsAndBiases(Follower):
 
     def __init__(self, **options: object) -> None:
         with _importing_nothing_from_here():
-            try:
-                import wandb
-            except ImportError:
-                raise UserError(
-                    "tracking_args.enable_wandb",
-                    "true: wandb is not installed",
-                    "install fednnnn-plugin[wandb]",
-                ) from None
-            self._wandb: Any = wandb
+            wandb = self._wandb = _imported("wandb", f"{_KEY}: true", "wandb")
             # The variable first: wandb reads it once a process, perhaps before it was set.
-            mode = os.environ.get("WANDB_MODE") or self._wandb.setup().settings.mode
+            mode = os.environ.get("WANDB_MODE") or wandb.setup().settings.mode
         is_online = mode not in ("offline", "dryrun", "disabled")
         if wandb.run is None and wandb.api.api_key is None and is_online:
             raise UserError(
-                "tracking_args.enable_wandb",
+                _KEY,
                 "true: Weights & Biases has no API key: run `wandb login`, set WANDB_API_KEY, or "
                 "set WANDB_MODE=offline",
             )
@@ -99,7 +95,7 @@ class WeightsAndBiases(Follower):
             with _importing_nothing_from_here():
                 self._run = self._wandb.run or self._wandb.init(dir=str(folder), **options)
         except self._wandb.Error as error:
-            raise UserError("tracking_args.enable_wandb", f"true: {error}") from error
+            raise UserError(_KEY, f"true: {error}") from error
 
     def round_done(self, record: RoundRecord) -> None:
         """Log a round's numbers."""
