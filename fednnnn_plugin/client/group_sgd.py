@@ -30,15 +30,6 @@ Augment = Callable[[Tensor, int, int, int], Tensor]
 
 
 @dataclass(frozen=True)
-class _Form:
-    """What tells a step from others: the clients with a batch, its samples, whether some pad it."""
-
-    rows: int
-    samples: int
-    padded: bool
-
-
-@dataclass(frozen=True)
 class _Memory:
     """What steps read and write: the models of m clients, and a batch of each.
 
@@ -56,12 +47,14 @@ class Staged(NamedTuple):
 
     For each of S steps how many samples each client has in it, 0 where it has no more steps, on the
     CPU; the ``positions`` ``[S, m, B]`` of the samples, and the ``shares`` ``[S, m, B]`` of each in
-    its batch's loss, 0 for what pads it.
+    its batch's loss, 0 for what pads it; how many steps each has ``made`` before, ``[S, m]``, on
+    the CPU.
     """
 
     lengths: list[list[int]]
     positions: Tensor
     shares: Tensor
+    made: Tensor
 
 
 _PAD = -1  # where a batch has no more samples
@@ -119,8 +112,8 @@ class GroupSGD:
         counts = positions != _PAD
         lengths = counts.sum(2)
         shares = counts.to(self.sgd.dtype) / lengths.clamp(min=1).unsqueeze(2)
-        positions = positions.clamp(min=0)
-        return Staged(lengths.tolist(), to_device(positions, device), to_device(shares, device))
+        on_device = (to_device(each, device) for each in (positions.clamp(min=0), shares))
+        return Staged(lengths.tolist(), *on_device, made=lengths.sign().cumsum(0) - lengths.sign())
 
     def train(
         self,
@@ -150,29 +143,26 @@ class GroupSGD:
         generators = [Generator(device).manual_seed(seed) for seed in seeds]
         plain = correction is None and not seeds and not self.augment
         graphs = self.graphs if plain and sgd is self.sgd else None
-        has_batch = torch.tensor(staged.lengths).sign()
-        made = has_batch.cumsum(0) - has_batch  # by each client before each step, [S, m]
-        numbers = to_device(made, device) if correction and correction.gradient else None
-        for place, (every, positions, shares) in enumerate(zip(*staged, strict=True)):
+        numbers = to_device(staged.made, device) if correction and correction.gradient else None
+        for place, (every, positions, shares, made) in enumerate(zip(*staged, strict=True)):
             before_step()
             lengths = [length for length in every if length]  # the first ones: the largest clients
             rows, longest = len(lengths), max(lengths)
-            batch = slice(rows), slice(longest)
-            form = _Form(rows, longest, min(lengths) < longest)
+            padded, batch = min(lengths) < longest, (slice(rows), slice(longest))
             memory.positions[batch].copy_(positions[batch])
             memory.shares[batch].copy_(shares[batch])
-            masks = memory.shares[batch] if form.padded else None
+            masks = memory.shares[batch] if padded else None
             together = SideBySide(rows, masks, generators[:rows], lengths)
             number = None if numbers is None else numbers[place, :rows].unsqueeze(1)
             inputs = None
             if self.augment:
                 inputs = self.inputs[positions[batch]]
                 for row, length in enumerate(lengths):  # each client's own samples, as alone
-                    step_of = round_number, group[row], int(made[place, row])
+                    step_of = round_number, group[row], int(made[row])
                     inputs[row, :length] = self.augment(inputs[row, :length], *step_of)
-            step = partial(self._step, sgd, memory, form, together, correction, number, inputs)
+            step = partial(self._step, sgd, memory, batch, together, correction, number, inputs)
             if graphs:
-                graphs.run(form, step)
+                graphs.run((rows, longest, padded), step)
             else:
                 step()
         return models
@@ -200,25 +190,24 @@ class GroupSGD:
         self,
         sgd: LocalSGD,
         memory: _Memory,
-        form: _Form,
+        batch: tuple[slice, slice],
         together: SideBySide,
         correction: Correction | None,
         number: Tensor | None,
         inputs: Tensor | None,
     ) -> None:
-        """Make a step of the first clients, on what the memory has.
+        """Make a step of the first clients, on what the memory has of them: ``[batch]``.
 
         ``number`` ``[m, 1]`` is each one's, where a method gives the gradient; the ``inputs``
         ``[m, B, …]`` are augmented ones, used instead of the data's.
         """
-        models = memory.models.first(form.rows)
-        batch = memory.positions[: form.rows, : form.samples]
-        labels, inputs = self.labels[batch], self.inputs[batch] if inputs is None else inputs
+        positions, shares = memory.positions[batch], memory.shares[batch]
+        models, labels = memory.models.first(len(positions)), self.labels[positions]
+        inputs = self.inputs[positions] if inputs is None else inputs
         if self.normalisation:
             inputs = self.normalisation(inputs)
         if inputs.is_floating_point():
             inputs = inputs.to(sgd.dtype)
-        shares = memory.shares[: form.rows, : form.samples]
 
         def gradient_at(points: Tensor) -> Tensor:
             leaf = points.detach().requires_grad_()
@@ -237,7 +226,7 @@ class GroupSGD:
             at = step_gradients(gradient_at, models.buffers.values)
             gradient = correction.gradient(models.vector, at, number)
         added = None if correction is None else correction.added
-        corrections = () if added is None else (added[: form.rows],)
+        corrections = () if added is None else (added[: len(positions)],)
         sgd.descend((gradient,), (models.vector,), (memory.anchor,), corrections)
 
     def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
