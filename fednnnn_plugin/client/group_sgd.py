@@ -112,8 +112,9 @@ class GroupSGD:
         counts = positions != _PAD
         lengths = counts.sum(2)
         shares = counts.to(self.sgd.dtype) / lengths.clamp(min=1).unsqueeze(2)
-        on_device = (to_device(each, device) for each in (positions.clamp(min=0), shares))
-        return Staged(lengths.tolist(), *on_device, made=lengths.sign().cumsum(0) - lengths.sign())
+        positions, shares = to_device(positions.clamp(min=0), device), to_device(shares, device)
+        made = lengths.sign().cumsum(0) - lengths.sign()
+        return Staged(lengths.tolist(), positions, shares, made)
 
     def train(
         self,
