@@ -218,7 +218,8 @@ class _Trial:
         """Say what the outputs of samples are where their form is wrong, else nothing."""
         batch = f"for a batch of {list(inputs.shape)}"
         if not isinstance(outputs, Tensor):
-            return f"{type(outputs).__name__} {batch}, not a tensor"
+            several = "return one, or join several outputs, which your loss then takes apart"
+            return f"{type(outputs).__name__} {batch}, not a tensor: {several}"
         if self.loss is not CROSS_ENTROPY or labels.is_floating_point():
             return ""
         given, wanted = list(outputs.shape), [len(labels), self.num_classes, *labels.shape[1:]]
