@@ -128,7 +128,8 @@ class RuleStrategy(FedAvg):
         """Run the federation, as Flower's ``Strategy.start`` does.
 
         Rounds whose state ``state_path`` holds are among the ``num_rounds``: the others are run.
-        The numbers of rounds, in results, and for clients and ``evaluate_fn``, go on.
+        The numbers of rounds, in results, and for clients, ``evaluate_fn`` and the methods of a
+        subclass, go on.
 
         Raises:
             UserError: the arrays, the state or the records do not fit each other.
@@ -136,6 +137,8 @@ class RuleStrategy(FedAvg):
         """
         server = self._begin(initial_arrays)
         done, arrays = self._before, initial_arrays
+        self._before = 0  # what calls the methods counts on
+        counted = type(type(self).__name__, (_CountedOn,), {})(self, done)
         if done:
             _log.info("%s: %d rounds are done", self._paths[0], done)
             arrays = ArrayRecord(server.evaluation)
@@ -148,7 +151,7 @@ class RuleStrategy(FedAvg):
 
         configs = timeout, train_config, evaluate_config
         left, tested = max(num_rounds - done, 0), evaluate if evaluate_fn else None
-        result = super().start(grid, arrays, left, *configs, tested)
+        result = FedAvg.start(counted, grid, arrays, left, *configs, tested)
         for name, found in vars(result).items():
             if isinstance(found, dict):  # by the number of the round
                 setattr(result, name, {done + number: each for number, each in found.items()})
@@ -253,6 +256,19 @@ class RuleStrategy(FedAvg):
             return average(replies, key)
 
         return _if_they_fit(averaged, average)
+
+
+class _CountedOn:
+    """A strategy for Flower's loop, which counts from 1: its methods get the rounds before, too."""
+
+    def __init__(self, strategy: RuleStrategy, done: int) -> None:
+        self._strategy, self._done = strategy, done
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._strategy, name)
+        if not name.startswith(("configure_", "aggregate_")):
+            return found
+        return lambda server_round, *given: found(self._done + server_round, *given)
 
 
 def _if_they_fit(averaged: Callable[[], MetricRecord | None], by: object) -> MetricRecord | None:

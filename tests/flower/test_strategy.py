@@ -284,6 +284,31 @@ def test_continued_after_a_kill(name, options, tmp_path, rules_taken_back) -> No
     assert not sent
 
 
+def test_methods_of_a_subclass_count_on(tmp_path) -> None:
+    """One that stores the model of each round must not write over those of the rounds before."""
+    seen: list[tuple[str, int]] = []
+
+    class Seeing(FedNNNN):
+        def configure_train(self, server_round: int, *given: Any) -> Any:
+            seen.append(("train", server_round))
+            return super().configure_train(server_round, *given)
+
+        def aggregate_train(self, server_round: int, *given: Any) -> Any:
+            seen.append(("aggregate", server_round))
+            return super().aggregate_train(server_round, *given)
+
+        def aggregate_evaluate(self, server_round: int, *given: Any) -> Any:
+            seen.append(("evaluate", server_round))
+            return super().aggregate_evaluate(server_round, *given)
+
+    for rounds in (1, 3):
+        grid = ClientsHere(TWO)
+        by = Seeing(beta=0.7, gamma=0.6, state_path=tmp_path / "state")
+        by.start(grid, ArrayRecord(ZERO), rounds)
+    assert seen == [(of, n) for n in (1, 2, 3) for of in ("train", "aggregate", "evaluate")]
+    assert [number for _, number, _ in grid.sent] == [2] * 4 + [3] * 4  # trained and tested by two
+
+
 def test_continued_with_names_that_begin_with_a_dot(tmp_path) -> None:
     """As JAX's ``keystr`` names the arrays of an Equinox module; two are as the state's own."""
     names = (".layers[0].weight", ".momentum", "..number.w")
