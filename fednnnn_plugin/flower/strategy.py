@@ -105,6 +105,7 @@ class RuleStrategy(FedAvg):
         self._paths = file_to_write("state_path", state_path), metrics_path
         self._server: KeptServer | None = None
         self._is_fresh = False  # whether no client was asked since
+        self._sent = False  # whether clients have the served model of this round
         self._before = 0  # rounds that were done when it began
         self._returned: ArrayRecord | None = None
 
@@ -177,7 +178,7 @@ class RuleStrategy(FedAvg):
                 f"round {server_round}: the arrays are not those that it returned",
                 "must not be changed, as clients get the served model, not these",
             )
-        self._is_fresh = False
+        self._is_fresh, self._sent = False, True
         number, served = self._before + server_round, ArrayRecord(server.served)
         return super().configure_train(number, served, config, grid)
 
@@ -187,14 +188,21 @@ class RuleStrategy(FedAvg):
         """Return the evaluation model, None if no reply is valid, and the round's numbers.
 
         Raises:
-            UserError: what the rule raises.
+            UserError: what the rule raises; replies to what :meth:`configure_train` did not send.
             RunError: the served or the evaluation model overflowed.
         """
-        server = self._server
+        server, sent, self._sent = self._server, self._sent, False
+        replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+        if replies and not sent:
+            raise UserError(
+                self.rule.name,
+                f"round {server_round}: replies to messages of another configure_train",
+                "a subclass's must call super().configure_train() once a round and send what it "
+                "returns, or some of it: clients train the served model, which only that has",
+            )
         if self.fraction_train == 0.0 or server is None:
             return None, None
         server.records.clients_came()
-        replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
         total = server.begin_sum()
         accepted = [reply.content for reply in replies if self._add(total, server, reply)]
         update, move = server.close_round(total)
@@ -229,7 +237,7 @@ class RuleStrategy(FedAvg):
         model, settings = arrays.to_torch_state_dict(), (self._weighting, self._longest)
         given = self.rule, self._settings, model, self._trainable, *settings, *self._paths
         server = self._server = KeptServer(*given)
-        self._is_fresh, self._before, self._returned = True, server.done, None
+        self._is_fresh, self._sent, self._before, self._returned = True, False, server.done, None
         return server
 
     def _add(self, total: ClientSum, server: KeptServer, reply: Message) -> bool:

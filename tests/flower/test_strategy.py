@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -419,6 +419,23 @@ def test_arrays_that_a_wrapper_changed_are_refused() -> None:
     noised = ArrayRecord({"w": torch.ones(2)})
     with pytest.raises(fp.UserError, match="round 3: the arrays"):
         fednnnn.configure_train(3, noised, ConfigRecord(), grid)
+
+
+def test_replies_to_another_model_than_the_served_one_are_refused() -> None:
+    """As of a subclass that makes its own messages of the arrays, which are not what is served."""
+
+    class Own(FedNNNN):
+        def configure_train(
+            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Any
+        ) -> list[Message]:
+            if server_round < 3:  # the first ones by Flower's way, with some nodes left out
+                return list(super().configure_train(server_round, arrays, config, grid))[:1]
+            content = RecordDict({"arrays": arrays, "config": config})
+            return [Message(content, message_type="train", dst_node_id=1)]
+
+    start(Own(beta=0.7, gamma=0.6), TWO, ZERO, 2)
+    with pytest.raises(fp.UserError, match="round 3: replies to messages of another configure_tra"):
+        start(Own(beta=0.7, gamma=0.6), TWO, ZERO, 3)
 
 
 def test_each_clients_result_is_on_record(tmp_path: Path) -> None:
