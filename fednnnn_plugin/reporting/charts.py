@@ -113,7 +113,7 @@ def condition_charts(
         yield from _chart("client-norms", title, _SPREAD + means, *panels)
     moved = (both, figures.integrated_norm)
     yield from _chart("integrated-norm", "Integrated norm", _MOVES + grey + band, moved)
-    machines = runs["device"].dropna().unique()
+    machines = list(runs["device"].dropna().unique())
     if len(machines) < 2:  # of two machines, times are not compared
         caption = _SECONDS.format(*machines or ["a machine that is not on record"]) + band
         timed = (runs, figures.accuracy_by_seconds)

@@ -145,6 +145,15 @@ def test_names_are_text_in_markdown() -> None:
         assert f"<td>{html.escape(name.strip())}</td>" in cells.replace("&#39;", "'")
 
 
+def test_run_without_a_machine_on_record_has_a_page(make_run, tmp_path: Path) -> None:
+    """A server's folder, of Flower or FedML, has no ``summary.json``."""
+    (make_run("FedNNNN") / "summary.json").unlink()
+    status, output = report(tmp_path / "runs", "--out", tmp_path / "out")
+    assert status == 0, output
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "a machine that is not on record" in page
+
+
 def test_page_links_the_pages_beside_it(
     make_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
