@@ -68,6 +68,10 @@ class KeptServer:
         self._server, self._state_path = Server(rule, settings, layout), state_path
         self._longest = max_client_norm
         self._state, self.done = self._server.start(model), 0
+        for name, tensor in layout.views(self._state.served.vector).items():
+            if not tensor.isfinite().all():  # no client's update from there is finite
+                allowed = "must be finite; what is not trained, as a mask, trainable must leave out"
+                raise UserError("initial model", f"{name}: not finite", allowed)
         for warning in self._server.try_rule(self._state):
             _log.warning(warning)
         if state_path is not None and state_path.exists():

@@ -335,6 +335,16 @@ def test_model_of_which_nothing_is_trained_is_refused(model: State, trainable: A
         start(FedNNNN(beta=0.7, gamma=0.6, trainable=trainable), TWO, model)
 
 
+def test_model_that_is_not_finite_where_it_is_trained_is_refused() -> None:
+    """No round would have a valid reply, and each client be blamed for it."""
+    masked: State = {"w": torch.zeros(2), "mask": torch.tensor([0.0, -torch.inf])}
+    with pytest.raises(fp.UserError, match=r"^initial model: mask: not finite: must be finite"):
+        start(FedNNNN(beta=0.7, gamma=0.6), TWO, masked)
+    result, _ = start(FedNNNN(beta=0.7, gamma=0.6, trainable=["w"]), TWO, masked)
+    assert result.train_metrics_clientapp[1]["clients"] == 2
+    assert_close(tensors(result)["mask"], masked["mask"], **EXACT)
+
+
 def test_metrics_path_of_no_name_is_refused() -> None:
     """Its records would be in the root of all folders."""
     with pytest.raises(fp.UserError, match=r"^metrics_path: '': must name a folder"):
