@@ -86,6 +86,12 @@ METHODS = {
 }
 
 
+def whole(run: Path) -> bool:
+    """Return whether a run has made all rounds: one that was stopped has a summary as well."""
+    summary = run / "summary.json"
+    return summary.exists() and bool(json.loads(summary.read_text())["rounds"] == ROUNDS)
+
+
 def make(work: Path, condition: str, name: str) -> None:
     """Tune a method in a condition and run it with the other seeds; what is there is kept."""
     method, folder = METHODS[name], work / condition / name
@@ -93,7 +99,7 @@ def make(work: Path, condition: str, name: str) -> None:
     points = math.prod(map(len, method.grid.values()))
     assert points == TRIALS, f"{name}: {points} trials"
     needed = {key: values[0] for key, values in method.grid.items() if key != "learning_rate"}
-    if all((folder / f"seed{seed}" / "summary.json").exists() for seed in SEEDS):
+    if all(whole(folder / f"seed{seed}") for seed in SEEDS):
         return
     found = fp.tune(
         RECIPE,

@@ -4,6 +4,7 @@ import gzip
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -64,3 +65,22 @@ def test_comparison_is_that_of_its_records(tmp_path: Path, monkeypatch: pytest.M
     assert found["difference"].tolist() == pytest.approx([1.0, 0.1])
     alone = [float(compare.stats.t.sf(abs(d) / (0.125**0.5 / 5**0.5), 4) * 2) for d in (1.0, 0.1)]
     assert found["p"].tolist() == pytest.approx([2 * alone[0], alone[1]])
+
+
+def test_comparison_continues_a_run_that_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(PROJECT / "launch")
+    import compare
+
+    (condition, *_), made = compare.CONDITIONS, []
+    monkeypatch.setattr(fp, "tune", lambda *_, **__: SimpleNamespace(recipe="best.yaml"))
+    monkeypatch.setattr(fp, "run", lambda *_, output, **__: made.append(output.name))
+    for rounds, again in ((20, []), (10, ["seed0", "seed1", "seed2", "seed3", "seed4"])):
+        for seed in compare.SEEDS:
+            folder = tmp_path / condition / "FedAvg" / f"seed{seed}"
+            folder.mkdir(parents=True, exist_ok=True)
+            done = 20 if seed < 4 else rounds
+            (folder / "summary.json").write_text(json.dumps({"rounds": done}))
+        compare.make(tmp_path, condition, "FedAvg")
+        assert made == again
