@@ -65,7 +65,7 @@ def summary(
         target: an accuracy in (0, 1], or a value of the runs' first metric; or a text such as
             ``"worst_10=0.6"``, as for :func:`report`.
         hue: the column or columns whose values tell the rows of a condition apart; by default the
-            method, and the settings that differ.
+            method, and the settings that differ. Each run of a seed then counts as a seed.
 
     Returns:
         A table with the columns ``data``, ``condition``, ``label``, ``method`` and ``seeds``;

@@ -54,7 +54,8 @@ def accuracy(runs: pd.DataFrame) -> Table:
         metric = ACCURACY if heading.endswith("(%)") else heading
         rows[heading] = _mean_cells(found, [metric] * len(found))
     strong, notes = _best_cells(numbers)
-    notes = ["mean ± sample standard deviation (number of seeds)", *notes, *_missing(every)]
+    counted = ["mean ± sample standard deviation (number of seeds)", *_of_one_seed(runs)]
+    notes = [*counted, *notes, *_missing(every)]
     if numbers["paper"].notna().any():
         rows["paper"] = fixed(numbers["paper"], 1)
         for name in ("best", "final"):
@@ -88,6 +89,7 @@ def rounds_to(runs: pd.DataFrame, target: float, metric: str | None = None) -> T
         numbers["median"].map("{:g}".format).where(numbers["median"].notna(), "–")
     )
     notes = ["The median is over all seeds; one that did not get there is later than all that did."]
+    notes += _of_one_seed(runs)
     if (every["tests"] < every["rounds"]).any():
         notes.append("Not every round was tested: the first tested one.")
     metrics = list(every["metric"].unique())
@@ -114,6 +116,14 @@ def settings(runs: pd.DataFrame) -> str:
         named = " or ".join(sorted(heads["client_weighting"].dropna().unique()))
         sentences += [f"Weights of the clients (client_weighting): {named}."] * bool(named)
     return " ".join(sentences)
+
+
+def _of_one_seed(runs: pd.DataFrame) -> list[str]:
+    """A note on lines with several runs of a seed, which a ``hue`` has put together."""
+    heads = runs.drop_duplicates("run").dropna(subset=["seed"])
+    who = heads.loc[heads.duplicated([*LINE, "seed"]), "label"].unique()
+    told = "several runs of one seed, each of which counts as a seed"
+    return [f"{', '.join(who)}: {told}."] * bool(len(who))
 
 
 def _with_unit(metric: str) -> str:

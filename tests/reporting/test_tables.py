@@ -141,6 +141,17 @@ def test_runs_of_one_seed_count_once_the_longer(make_run) -> None:
     assert [problem.partition(": ")[0] for problem in problems] == ["a-short", "shorter"]
 
 
+def test_runs_of_one_seed_that_a_hue_puts_together_are_told(make_run) -> None:
+    for seed, rate in ((0, 0.1), (0, 0.2), (1, 0.1)):
+        folder = make_run("FedNNNN", name=f"{seed}-{rate}", seed=seed, learning_rate=rate)
+    runs = fp.read_runs(folder.parent)
+    note = "FedNNNN: several runs of one seed, each of which counts as a seed."
+    for hue, told in (("method", True), (["method", "learning_rate"], False)):
+        arranged = arrange(runs, hue=hue)
+        for table in (tables.accuracy(arranged), tables.rounds_to(arranged, 0.5)):
+            assert (note in table.notes) == told
+
+
 @pytest.mark.parametrize(
     ("nnnn", "base", "why", "rounds"),
     [
