@@ -223,7 +223,8 @@ def _fingerprints(stored: Mapping[str, Any]) -> dict[str, str]:
 
 def _read_settings(path: Path, problems: list[str]) -> dict[str, Any]:
     """A recipe, or what a run may have stored; empty where it cannot be used."""
-    if path.name != RECIPE and not path.exists():
+    # A folder of NWDARecorder has neither recipe nor summary.
+    if not path.exists() and (path.name != RECIPE or not path.with_name(SUMMARY).exists()):
         return {}
     try:
         return read_mapping(path, "settings")

@@ -176,6 +176,16 @@ def test_round_recorded_twice_counts_once(make_run) -> None:
     assert (runs["test_acc"][1], len(problems)) == (0.25, 1)
 
 
+def test_records_of_a_users_own_loop_are_read_without_a_word(make_run) -> None:
+    """Those of ``NWDARecorder`` have no recipe; a run that has lost its own is told."""
+    folder = make_run("FedNNNN")
+    (folder / "recipe.yaml").unlink()
+    assert len(read_folders([folder])[1]) == 1
+    (folder / "summary.json").unlink()
+    runs, problems = read_folders([folder])
+    assert (set(runs["method"]), problems) == ({folder.name}, [])
+
+
 @pytest.mark.parametrize("text", ["{", "[1]", '{"model": 3}', "train_args: 3"])
 @pytest.mark.parametrize("file", ["recipe.yaml", "fingerprint.json"])
 def test_run_with_a_damaged_file_is_read(make_run, file: str, text: str) -> None:
