@@ -3,7 +3,7 @@
 #
 # At SIGINT or SIGTERM mpirun would kill the ranks half a second later. So it does not see them, in a
 # process group of its own, and passes on SIGUSR1, at which rank 0 writes a checkpoint and ends all. A
-# second signal ends mpirun at once.
+# batch system may send SIGUSR1 itself, before a time limit. A second signal ends mpirun at once.
 run_ranks() {
   if [ "$(id -u)" = 0 ]; then # Open MPI wants to be asked twice, as in a container
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -12,7 +12,7 @@ run_ranks() {
   "$@" </dev/null &
   job=$! stopped='' status=0
   trap 'stop 130' INT
-  trap 'stop 143' HUP TERM
+  trap 'stop 143' HUP TERM USR1
   # A signal ends a wait, not the job.
   while wait "$job" || status=$?; kill -0 "$job" 2>/dev/null; do :; done
   exit "${stopped:-$status}"
