@@ -30,12 +30,26 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
   esac
 done
 
+# A signal to this process alone does not reach reproduce.sh. It is passed on as SIGUSR1, which costs
+# no checkpoint where reproduce.sh has had the signal too; a second one as SIGTERM, which does.
+stopped='' reproduce='' passed_on=USR1
+trap 'stopped=130; pass_on' INT
+trap 'stopped=143; pass_on' HUP TERM USR1
+pass_on() {
+  kill "-$passed_on" "$reproduce" 2>/dev/null || true
+  passed_on=TERM
+}
+
 part() { # SEEDS RECIPE ...: the arguments of this script stay
   local seeds=$1 of=() names=("${@:2}")
   [[ $2 != cifar10* ]] || of=("${precision[@]}")
   echo "part: ${names[*]}, seeds $seeds"
-  "$(dirname "$0")/reproduce.sh" --seeds "$seeds" "${of[@]}" "${given[@]}" "${names[@]}" "${more[@]}" \
-    || failed=$?
+  "$(dirname "$0")/reproduce.sh" --seeds "$seeds" "${of[@]}" "${given[@]}" "${names[@]}" "${more[@]}" &
+  reproduce=$! status=0
+  # A signal ends a wait, not reproduce.sh.
+  while wait "$reproduce" || status=$?; kill -0 "$reproduce" 2>/dev/null; do :; done
+  [ -z "$stopped" ] || exit "$stopped"
+  [ $status -eq 0 ] || failed=$status
   [ $failed -le 1 ] || exit $failed # 1 is of runs that failed, others of a mistake or a signal
 }
 more=("$@") # from -- on
@@ -45,4 +59,4 @@ for seeds in 0 1,2; do
   part "$seeds" 'mnist_noniid_*' 'mnist_iid_*'
   [ "$seeds" != 0 ] || for data in mnist cifar10; do part 0 "${data}_single_client"; done
 done
-exit $failed
+[ $failed -eq 0 ] || exit 1

@@ -124,6 +124,7 @@ signal_runs() { # SIGNAL
   for process in $(jobs -pr); do kill "-$1" "$process" 2>/dev/null || true; done
 }
 end_runs() { # each writes a checkpoint; a second signal does not wait for it
+  trap '' USR1 # paper_table.sh passes on so what may have come here as well
   trap 'signal_runs KILL' HUP INT TERM
   signal_runs TERM
   while [ -n "$(jobs -pr)" ]; do wait || true; done
@@ -136,7 +137,7 @@ stop() { # STATUS
 }
 trap end_runs EXIT # whatever it ends by
 trap 'stop 130' INT
-trap 'stop 143' TERM
+trap 'stop 143' TERM USR1
 reap() { # waits until a run ends, and keeps its records
   wait -n || true
   local process name status
