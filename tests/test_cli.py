@@ -292,3 +292,17 @@ def test_run_imports_nothing_that_takes_seconds() -> None:
         f"assert not {unused} & {{*sys.modules}}"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="has no affinity")
+@pytest.mark.parametrize("binding", ["OMP_PROC_BIND=spread", "OMP_PLACES=cores"])
+def test_openmps_binding_leaves_all_cores(binding: str) -> None:
+    script = (
+        "import os; from fednnnn_plugin.cli import main\n"
+        "cores = os.sched_getaffinity(0)\n"
+        "main(['recipes'], standalone_mode=False)\n"
+        "import torch\n"
+        "assert os.sched_getaffinity(0) == cores"
+    )
+    subprocess.run(["env", binding, sys.executable, "-c", script], check=True)

@@ -1,5 +1,6 @@
 """What the commands have in common."""
 
+import os
 import sys
 from collections.abc import Callable
 from functools import reduce, wraps
@@ -26,6 +27,10 @@ from fednnnn_plugin.processes.endings import (
 
 P = ParamSpec("P")
 
+# How OpenMP binds threads, as modules of clusters set it. Where torch is loaded with one of these,
+# it binds this process to one core: all clients would train on that one.
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
 
 class _UserPath(click.Path):
     """A path; a shell leaves the ``~`` of ``--out=~/report`` to us."""
@@ -46,6 +51,8 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
         open_standard_files()
         try:
             with signals_raised():
+                for name in _BINDING:
+                    os.environ.pop(name, None)
                 # First: torch would continue without it where a signal ends its import.
                 import_module("numpy")
                 # A typo need not wait for torch. Under mpirun all ranks say it together: Open MPI
