@@ -37,8 +37,10 @@ class MpiRanks(Ranks):
     def __init__(self, comm: "Intracomm") -> None:
         from mpi4py import MPI
 
-        self._mpi, self._comm = MPI, comm.Dup()  # a FedML script sends by its own
-        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self._mpi, self.rank, self.size = MPI, comm.Get_rank(), comm.Get_size()
+        self._comm, request = comm.Idup()  # a FedML script sends by its own
+        # A script may have some of its ranks alone call this.
+        self._wait_until(lambda: bool(request.Test()), lambda: "a rank that has begun no run")
         self.library: str = MPI.Get_library_version().splitlines()[0].partition(",")[0]
         self._hosts = self._comm.allgather(platform.node())
         self._local = comm.Split_type(MPI.COMM_TYPE_SHARED)
