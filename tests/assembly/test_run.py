@@ -50,6 +50,7 @@ def test_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
+@pytest.mark.every_python
 def test_bar_and_trackers_have_the_records_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +166,7 @@ def test_load_model_refuses_another_model(
 
 
 @pytest.mark.slow
+@pytest.mark.every_python
 def test_base_recipe_says_what_it_has(own_code: Path, content: Any) -> None:
     """FedAvg with the usual settings, on custom data and a custom model; the rest by overrides."""
     x, y, *test = DATA[:4]

@@ -78,6 +78,7 @@ def test_hook_outlives_errors_and_reloads(fake, monkeypatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.every_python
 def test_import_of_the_room_stands_in_for_the_hook(fake) -> None:
     wrapped = "hasattr(fedml.FedMLRunner._init_simulation_runner, '__fednnnn_wraps__')"
     environment = {"FEDNNNN_PLUGIN_DISABLE": "1", "PYTHONPATH": fake}

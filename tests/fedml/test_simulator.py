@@ -104,6 +104,7 @@ def shuffled() -> list:
 
 
 @pytest.mark.slow
+@pytest.mark.every_python
 @pytest.mark.parametrize("trainer", [None, ModelTrainerCLS])
 def test_resume_of_shuffling_loaders_costs_no_bits(trainer) -> None:
     """With dropout, which draws from torch's global generator."""
@@ -121,6 +122,7 @@ def test_resume_of_shuffling_loaders_costs_no_bits(trainer) -> None:
 
 @pytest.mark.parametrize("trainer", [None, Counting])
 @pytest.mark.slow
+@pytest.mark.every_python
 def test_clients_without_data_are_in_no_cohort(trainer, caplog) -> None:
     """As FedML weights them with 0: S, E and α are of the two others; of all rounds said once."""
     dataset, (one, other) = two_clients(), two_clients()[5].values()
@@ -137,6 +139,7 @@ def test_clients_without_data_are_in_no_cohort(trainer, caplog) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.every_python
 def test_own_data_and_model_are_recorded_so(caplog) -> None:
     """A second run needs a word in the YAML; without a test set the clients' own data test."""
     names = {"dataset": "mnist", "model": "nnnn_mnist", "partition_method": "hetero"}
@@ -251,6 +254,7 @@ def fedavg(net: nn.Module, batches: dict[int, list], one_after_another_in: int) 
 
 
 @pytest.mark.slow
+@pytest.mark.every_python
 @pytest.mark.parametrize(
     ("method", "shared_in"), [("FedAvg", 1), ("PaperFedAvg", 0)], ids=["FedML's", "ours"]
 )

@@ -138,6 +138,7 @@ class AddsOne(ModelTrainerCLS):
 
 
 @pytest.mark.slow
+@pytest.mark.every_python
 @pytest.mark.usefixtures("own_folder", "one_core")
 @pytest.mark.parametrize("trainer", [None, AddsOne])
 def test_simulations_tester_sees_the_average(trainer) -> None:

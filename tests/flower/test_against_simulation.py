@@ -29,6 +29,7 @@ SETTINGS = {"comm_round": ROUNDS, "client_num_per_round": CLIENTS, "epochs": 1, 
 
 
 @pytest.mark.slow
+@pytest.mark.every_python
 @pytest.mark.parametrize(
     ("method", "options"),
     [("fednnnn", {}), ("fedadam", {"client_weighting": "samples"})],

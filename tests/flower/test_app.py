@@ -61,6 +61,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.every_python
 def test_flwr_runs_the_app(environment, tmp_path) -> None:
     output = tmp_path / "output"
     config = f"num-server-rounds=2 output='{output}'"
