@@ -130,8 +130,9 @@ def pytest_configure() -> None:
         raise pytest.UsageError(f"FEDNNNN_DATA: {_NONE}")
 
 
+@pytest.hookimpl(trylast=True)  # of those that -m and -k leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests whose data, browser, GPU or platform is missing."""
+    """Deselect the tests whose data, browser, GPU or platform is missing; order the others."""
     for item in items:
         for name in _PLATFORMS:
             if item.path.is_relative_to(Path(__file__).with_name(name)):
@@ -145,6 +146,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         items[:] = [item for item in items if item not in needing]
         config.hook.pytest_deselected(items=needing)
+    if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+        items[:] = _slow_ones_first(items, int(workers))
+
+
+def _slow_ones_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Order tests so that each worker's equal share of them begins with slow ones of whole files.
+
+    None of these is left for the end, where one worker would run it and the others wait.
+    """
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    fast = [item for item in items if not item.get_closest_marker("slow")]
+    ordered: list[pytest.Item] = []
+    for left in range(workers, 0, -1):
+        own = len(slow) // left
+        while 0 < own < len(slow) and slow[own].path == slow[own - 1].path:
+            own += 1
+        others = max(0, (len(items) - len(ordered)) // left - own)
+        ordered += slow[:own] + fast[:others]
+        slow, fast = slow[own:], fast[others:]
+    return ordered
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
