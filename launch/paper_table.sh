@@ -46,6 +46,7 @@ part() { # SEEDS RECIPE ...: the arguments of this script stay
   echo "part: ${names[*]}, seeds $seeds"
   "$(dirname "$0")/reproduce.sh" --seeds "$seeds" "${of[@]}" "${given[@]}" "${names[@]}" "${more[@]}" &
   reproduce=$! status=0
+  [ -z "$stopped" ] || pass_on # it came between two parts
   # A signal ends a wait, not reproduce.sh.
   while wait "$reproduce" || status=$?; kill -0 "$reproduce" 2>/dev/null; do :; done
   [ -z "$stopped" ] || exit "$stopped"

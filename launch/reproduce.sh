@@ -132,12 +132,14 @@ end_runs() { # each writes a checkpoint; a second signal does not wait for it
   for name in "${running[@]}"; do keep_part "$name"; done
 }
 stop() { # STATUS
+  # Another signal would end what ends the runs. USR1 for good: paper_table.sh passes it on.
+  trap '' HUP INT TERM USR1
   echo "stopping when checkpoints are written, once more stops at once; the same command resumes" >&2
   exit "$1"
 }
 trap end_runs EXIT # whatever it ends by
 trap 'stop 130' INT
-trap 'stop 143' TERM USR1
+trap 'stop 143' HUP TERM USR1
 reap() { # waits until a run ends, and keeps its records
   wait -n || true
   local process name status

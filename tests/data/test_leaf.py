@@ -123,8 +123,8 @@ def test_images_may_be_files(tmp_path: Path) -> None:
     [
         ({"a": ([[1, 2]], [0])}, {"users": None}, "all.json: "),
         ({"a": ([[1, 2]], [0])}, {"num_samples": [2]}, "user a: "),
-        ({"a": ([[1, 2]], [0])}, {"num_samples": []}, "0 num_samples"),
-        ({"a": ([[1, 2]], [0])}, {"users": ["a", "a"], "num_samples": [1, 1]}, "2 num_samples"),
+        ({"a": ([[1, 2]], [0])}, {"num_samples": []}, "num_samples: "),
+        ({"a": ([[1, 2]], [0])}, {"users": ["a", "a"], "num_samples": [1, 1]}, "users: a is there"),
         ({"a": ([[1, 2], [3]], [0, 1])}, {}, "samples: "),
         ({"a": ([[1, float("nan")]] * 2, [0, 1])}, {}, "NaN"),
         ({"a": ([[1, 2]] * 2, [0, None])}, {}, "labels: "),
