@@ -2,7 +2,6 @@
 
 import logging
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,24 +16,14 @@ from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.quantities import RoundRecord
 
 _log = logging.getLogger(__name__)
-_LATE = 60.0  # seconds after which a rank says what it waits for
-_OTHERS = (
-    "still waiting for the other ranks: each must run this script, with the same method of "
-    "fednnnn-plugin as federated_optimizer"
-)
+# A rank whose file names a method of FedML's own never comes.
+_MUST = "run this script, with the same method of fednnnn-plugin as federated_optimizer"
 
 
 @cache  # making them is a collective call of all processes
 def simulation_ranks(backend: str) -> Ranks:
     """Return this process alone, or MPI's, as ``comm_args.backend`` says."""
-    # A rank whose file names a method of FedML's own never comes.
-    waiting = threading.Timer(_LATE, _log.warning, [_OTHERS])
-    waiting.daemon = True
-    waiting.start()
-    try:
-        ranks = choose_ranks(backend)
-    finally:
-        waiting.cancel()
+    ranks = choose_ranks(backend, _MUST)
     if ranks.size > 1:
         end_all_on_uncaught(ranks.abort)
     return ranks

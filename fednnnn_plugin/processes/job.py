@@ -1,5 +1,7 @@
 """A job: the ranks that were launched together, and how they end together."""
 
+import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,16 +18,19 @@ from fednnnn_plugin.processes.endings import (
 from fednnnn_plugin.processes.mpi_ranks import MpiRanks
 from fednnnn_plugin.processes.ranks import AgreedError, Ranks
 
+_log = logging.getLogger(__name__)
+_LATE = 60.0  # seconds after which a rank says that it waits for others to begin
 # What all ranks know, rank 0 says, and a signal reaches all of them: it then writes a checkpoint,
 # and ends the others when it has.
 _TIME_TO_SAVE = 60.0
 
 
-def choose_ranks(backend: str | None) -> Ranks:
+def choose_ranks(backend: str | None, must: str = "begin this run") -> Ranks:
     """Return the processes of this run: MPI's under ``mpirun``, else this one alone.
 
     ``backend`` is ``"sp"`` or ``"MPI"`` where it was asked for. Processes that were launched
-    together never run each alone: that is an error of the user's, or of the launcher's.
+    together never run each alone: that is an error of the user's, or of the launcher's. All ranks
+    call this together, and one that waits long for others says what each ``must`` do.
     """
     if backend not in ("sp", "MPI", None):
         raise UserError(BACKEND, shown(backend), "must be 'sp' or 'MPI'")
@@ -43,7 +48,14 @@ def choose_ranks(backend: str | None) -> Ranks:
         raise UserError(
             f"{BACKEND} MPI", f"mpi4py does not import ({reason})", "install fednnnn-plugin[mpi]"
         ) from None
-    ranks = MpiRanks(MPI.COMM_WORLD)
+    said = f"still waiting for the other ranks: each must {must}"
+    waiting = threading.Timer(_LATE, _log.warning, [said])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        ranks = MpiRanks(MPI.COMM_WORLD)
+    finally:
+        waiting.cancel()
     if launched not in (1, ranks.size):
         raise UserError(
             f"{BACKEND} MPI",

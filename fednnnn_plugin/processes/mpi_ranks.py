@@ -39,8 +39,8 @@ class MpiRanks(Ranks):
 
         self._mpi, self.rank, self.size = MPI, comm.Get_rank(), comm.Get_size()
         self._comm, request = comm.Idup()  # a FedML script sends by its own
-        # A script may have some of its ranks alone call this.
-        self._wait_until(lambda: bool(request.Test()), lambda: "a rank that has begun no run")
+        while not request.Test():  # open to signals: some rank may never come here
+            time.sleep(_LONGEST_POLL)
         self.library: str = MPI.Get_library_version().splitlines()[0].partition(",")[0]
         self._hosts = self._comm.allgather(platform.node())
         self._local = comm.Split_type(MPI.COMM_TYPE_SHARED)
