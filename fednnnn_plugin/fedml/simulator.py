@@ -85,7 +85,8 @@ class Simulator:
                 refuse_images_of_other_form(model, data.train_images)
             given = model, args, device, dataset
             trainer = ClientTrainerAdapter(client_trainer, *given) if custom else None
-            tester = SimulationTester(server_aggregator, *given) if server_aggregator else None
+            tests = server_aggregator is not None
+            tester = SimulationTester(server_aggregator, *given) if tests else None
             functions = find_functions(self._recipe, custom_trainer=custom)
             fingerprint = _fingerprint(model, client_trainer, server_aggregator)
             self._inputs = Inputs(model, data, device, trainer, fingerprint, functions, tester)

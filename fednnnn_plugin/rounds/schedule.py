@@ -47,15 +47,15 @@ class Schedule:
         """Return the clients of a round; those without data, in some of FedML's, are in none."""
         total, m = len(self.client_sizes), self.cohort_size
         there: Iterable[int] = range(total)
-        if self.sampler:
+        if self.sampler is not None:
             there = draw_cohort(self.seed, number, total, m, self.sampler)
         elif self.available:
             there = available_clients(self.available, number, total)
         with_data = [client for client in there if self.client_sizes[client]]
         if not with_data:
-            where = SAMPLING if self.sampler else AVAILABILITY
+            where = AVAILABILITY if self.sampler is None else SAMPLING
             raise UserError(where, f"round {number}: no client with data")
-        if self.sampler:
+        if self.sampler is not None:
             return with_data
         if self.sampling == "round_robin":
             return in_turn(number, with_data, total, m)

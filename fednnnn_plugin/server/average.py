@@ -154,8 +154,8 @@ class ClientSum:
         (vectors, rows, measures), longest, m = measured, self._longest, len(weights)
         group, places, shares, peaks = Clients(), [], [], []
         terms: dict[str, list[Term]] = {name: [] for name in self._vectors}
-        of_each = zip(measures.tolist(), weights, names, clients, strict=False)
-        for k, (row, weight, name, client) in enumerate(of_each):
+        pairs = zip(measures.tolist(), weights, strict=True)
+        for k, ((row, weight), name, client) in enumerate(zip(pairs, names, clients, strict=False)):
             lengths = row[: len(self._vectors) - 1]
             *layer_norms, peak, change, negative, strange = row[len(lengths) :]
             square = sum(layer * layer for layer in layer_norms)

@@ -220,10 +220,19 @@ def test_dealing_worked_by_hand() -> None:
     assert assign(groups, [3, 8, 5, 7, 8], 1) == [[(11,), (14,), (13,), (12,), (10,)]]
 
 
+class Kept(list[list[int]]):
+    """A sampler that keeps what it draws: it is empty at first."""
+
+    def __call__(self, *_: object) -> list[int]:
+        self.append([1, 2])
+        return self[-1]
+
+
 def test_clients_without_data_are_in_no_round() -> None:
     schedule = Schedule(9, (7, 0, 12), 2, 0)
     for given in ({}, {"sampling": "round_robin"}, {"available": lambda _: [0, 1, 2]}):
         assert all(replace(schedule, **given).draw(number) == [0, 2] for number in range(1, 10))
     assert replace(schedule, sampler=lambda *_: [1, 2]).draw(1) == [2]
+    assert replace(schedule, sampler=Kept()).draw(1) == [2]
     with pytest.raises(UserError, match=f"^{KEY}: round 1: no client with data"):
         replace(schedule, cohort_size=1, sampler=lambda *_: [1]).draw(1)
