@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -152,7 +153,9 @@ class RuleStrategy(FedAvg):
 
         configs = timeout, train_config, evaluate_config
         left, tested = max(num_rounds - done, 0), evaluate if evaluate_fn else None
-        result = FedAvg.start(counted, grid, arrays, left, *configs, tested)
+        run = partial(FedAvg.start, counted) if done else super().start
+        result = run(grid, arrays, left, *configs, tested)
+        self._is_fresh = False
         for name, found in vars(result).items():
             if isinstance(found, dict):  # by the number of the round
                 setattr(result, name, {done + number: each for number, each in found.items()})
@@ -191,8 +194,8 @@ class RuleStrategy(FedAvg):
             UserError: what the rule raises; replies to what :meth:`configure_train` did not send.
             RunError: the served or the evaluation model overflowed.
         """
-        server, sent, self._sent = self._server, self._sent, False
         replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
+        server, sent, self._sent = self._server, self._sent, False
         if replies and not sent:
             raise UserError(
                 self.rule.name,
@@ -276,7 +279,7 @@ class _CountedOn:
         found = getattr(self._strategy, name)
         if not name.startswith(("configure_", "aggregate_")):
             return found
-        return lambda server_round, *given: found(self._done + server_round, *given)
+        return lambda number, *given, **named: found(self._done + number, *given, **named)
 
 
 def _if_they_fit(averaged: Callable[[], MetricRecord | None], by: object) -> MetricRecord | None:

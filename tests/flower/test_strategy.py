@@ -448,6 +448,22 @@ def test_replies_to_another_model_than_the_served_one_are_refused() -> None:
         start(Own(beta=0.7, gamma=0.6), TWO, ZERO, 3)
 
 
+def test_messages_and_replies_may_come_one_by_one() -> None:
+    class Lazy(FedNNNN):
+        def configure_train(self, *given: Any) -> Any:
+            yield from super().configure_train(*given)
+
+    class OneByOne(ClientsHere):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+            yield from map(self._reply, messages)
+
+    found = [
+        tensors(by(beta=0.7, gamma=0.6).start(grid(TWO), ArrayRecord(ZERO), 2))
+        for by, grid in ((Lazy, OneByOne), (FedNNNN, ClientsHere))
+    ]
+    assert_close(*found, **EXACT)
+
+
 def test_each_clients_result_is_on_record(tmp_path: Path) -> None:
     """Also after a restart: a line each, and none twice."""
     for rounds in (2, 3):
