@@ -26,7 +26,7 @@ from fednnnn_plugin.fedml.silos import check_silos
 from fednnnn_plugin.fedml.tester import AGGREGATING, FedMLsTester, Tester, refuse_replaced
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.recipe.schema import TrackingArgs
-from fednnnn_plugin.run_folder.server_state import restored
+from fednnnn_plugin.run_folder.server_state import EVALUATION, restored
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.server import Server
 
@@ -279,7 +279,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if state is None:
             return
         own = named_tensors(self.model)
-        state = {name: t.to(own[name].dtype) if name in own else t for name, t in state.items()}
+        alike = ((name, t, own.get(name.removeprefix(EVALUATION))) for name, t in state.items())
+        state = {name: t if its is None else t.to(its.dtype) for name, t, its in alike}
         where = f"server_state_path: {self._files.state_path}"
         self._state = restored(self._server, state, where)
         served = self._server.layout.state_dict(self._state.served)

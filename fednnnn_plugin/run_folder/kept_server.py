@@ -68,13 +68,15 @@ class KeptServer:
         self._server, self._state_path = Server(rule, settings, layout), state_path
         self._longest = max_client_norm
         self._state, self.done = self._server.start(model), 0
+        goes_on = state_path is not None and state_path.exists()
         for name, tensor in layout.views(self._state.served.vector).items():
-            if not tensor.isfinite().all():  # no client's update from there is finite
+            if not goes_on and not tensor.isfinite().all():  # nor is a client's update from there
                 allowed = "must be finite; what is not trained, as a mask, trainable must leave out"
                 raise UserError("initial model", f"{name}: not finite", allowed)
         for warning in self._server.try_rule(self._state):
             _log.warning(warning)
-        if state_path is not None and state_path.exists():
+        if goes_on:
+            assert state_path is not None
             tensors, self.done = read_state(state_path, "state_path", rule.name)
             self._state = restored(self._server, tensors, f"state_path: {state_path}")
         train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}

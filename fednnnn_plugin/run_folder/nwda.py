@@ -104,6 +104,9 @@ class NWDARecorder:
                 raise _refused(name, "must map names to tensors")
         trainable = self._names(global_state)
         part = UpdateAccumulator({n: global_state[n] for n in trainable}, trainable)
+        if odd := [name for name in trainable if not global_state[name].isfinite().all()]:
+            allowed = "must be finite; what is not trained, as a mask, trainable must leave out"
+            raise _refused(f"global_state: {odd[0]}: not finite", allowed)
         try:
             for state, weight in zip(clients, weights, strict=True):
                 if not isinstance(state, Mapping):

@@ -88,7 +88,7 @@ def restored(server: Server, tensors: Mapping[str, Tensor], where: str) -> Serve
     names = [name for name in tensors if name.startswith(EVALUATION)]
     evaluation = {name.removeprefix(EVALUATION): rest.pop(name) for name in names}
     state = server.restore(rest, torch.device("cpu"))
-    if state is None:
+    if state is None or (evaluation and evaluation.keys() != server.layout.forms.keys()):
         why = "the state is of another model, or other parameters of it were trained"
         raise UserError(where, why)
     return replace(state, evaluation=server.layout.gather(evaluation)) if evaluation else state

@@ -83,6 +83,7 @@ def test_recorder_continues_its_file(tmp_path: Path, record: Any) -> None:
         ({"weights": [1.0, 1.0]}, "round 1: "),
         ({"served_state": None}, "served_state: "),
         ({"global_state": {"layer.weight": [0.0, 0.0]}}, "global_state: "),
+        ({"global_state": state(-math.inf, 0.0)}, "global_state: layer.weight: not finite: "),
         ({"clients": [{}]}, "round 1: client model: missing entries"),
         ({"clients": [(5, state(1.0, 0.0))]}, "round 1: client: tuple: "),
         ({"clients": [state(math.inf, 0.0)]}, "no client update to average"),
