@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.cli.short_options import short_overrides
+from fednnnn_plugin.processes.devices import usable_cores
 from fednnnn_plugin.recipe import list_recipes
 from fednnnn_plugin.reporting.arguments import run_paths
 from fednnnn_plugin.reporting.build import report
@@ -295,7 +296,7 @@ def test_run_imports_nothing_that_takes_seconds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="has no affinity")
+@pytest.mark.skipif(usable_cores() < 2, reason="of two cores")
 @pytest.mark.parametrize("binding", ["OMP_PROC_BIND=spread", "OMP_PLACES=cores"])
 def test_openmps_binding_leaves_all_cores(binding: str) -> None:
     script = (

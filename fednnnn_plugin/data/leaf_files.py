@@ -1,6 +1,7 @@
 """The JSON files of a LEAF folder (Caldas et al., 2018): users, and the samples of each."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -60,9 +61,10 @@ def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
             where, allowed="must have the lists users and num_samples, and the mapping user_data"
         )
     names = [*map(str, users)]
-    if not len({*names}) == len(names) == len(counts):
-        found = f"{len(counts)} num_samples, for {len({*names})} different users of {len(names)}"
-        raise UserError(where, found, "must be one for each user, who is there once")
+    if len(names) != len(counts):
+        raise UserError(where, f"num_samples: {len(counts)} numbers, for {len(names)} users")
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise UserError(where, f"users: {printable(twice[0])} is there twice")
     for user, count in zip(names, counts, strict=True):
         own = samples.get(user)
         x, y = (own.get("x"), own.get("y")) if isinstance(own, dict) else (None, None)

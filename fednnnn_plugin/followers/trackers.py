@@ -35,11 +35,13 @@ def _importing_nothing_from_here() -> Iterator[None]:
             os.environ.update({} if value is None else {name: value})
 
 
-def _imported(module: str, where: str, extra: str) -> Any:
+def _imported(module: str, has: str, where: str, extra: str) -> Any:
     """Import a tracker's package, which an ``extra`` of ours installs."""
     try:
-        return import_module(module)
-    except ImportError:
+        package = import_module(module)
+        getattr(package, has)  # which a mere folder of its name has not, as wandb's of its runs
+        return package
+    except (AttributeError, ImportError):
         raise UserError(
             where, f"{module} is not installed", f"install fednnnn-plugin[{extra}]"
         ) from None
@@ -49,7 +51,8 @@ class TensorBoard(Follower):
     """Writes event files for TensorBoard into ``tensorboard/`` of the run folder."""
 
     def __init__(self) -> None:
-        self._open = _imported("tensorboardX", "--tensorboard", "tensorboard").SummaryWriter
+        needed = "tensorboardX", "SummaryWriter", "--tensorboard", "tensorboard"
+        self._open = _imported(*needed).SummaryWriter
 
     def begin(self, folder: Path, finished: int) -> None:
         """Open an event file."""
@@ -75,7 +78,7 @@ class WeightsAndBiases(Follower):
 
     def __init__(self, **options: object) -> None:
         with _importing_nothing_from_here():
-            wandb = self._wandb = _imported("wandb", f"{_KEY}: true", "wandb")
+            wandb = self._wandb = _imported("wandb", "setup", f"{_KEY}: true", "wandb")
             # The variable first: wandb reads it once a process, perhaps before it was set.
             mode = os.environ.get("WANDB_MODE") or wandb.setup().settings.mode
         is_online = mode not in ("offline", "dryrun", "disabled")

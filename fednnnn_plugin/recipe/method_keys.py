@@ -113,10 +113,10 @@ def _find(
     else:
         given = "missing" if name is None else shown(name)
         usual = str(name).lower()
-        allowed = one_of(known, _USUAL.get(usual, name), "MODULE:CLASS")
-        if where == RULE and usual in METHODS:
-            allowed = f"it is a client method: {CLIENT_METHOD}: {usual}"
-        raise UserError(where, given, allowed)
+        is_clients = where == RULE and usual in METHODS
+        meant = None if is_clients else _USUAL.get(usual, name)
+        hint = f"; it is a client method: {CLIENT_METHOD}: {usual}" if is_clients else ""
+        raise UserError(where, given, one_of(known, meant, "MODULE:CLASS") + hint)
     every = {key for section in SECTIONS for key in own_keys(section)}
     if taken := sorted(every.intersection(found.keys)):
         given = f"{name}: its key {taken[0]} is every recipe's"
