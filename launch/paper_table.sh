@@ -34,13 +34,15 @@ done
 # no checkpoint where reproduce.sh has had the signal too; a second one as SIGTERM, which does.
 stopped='' reproduce='' passed_on=USR1
 trap 'stopped=130; pass_on' INT
-trap 'stopped=143; pass_on' HUP TERM USR1
+trap '[ -n "$stopped" ] || { stopped=143; pass_on; }' HUP # a closed terminal may say it twice
+trap 'stopped=143; pass_on' TERM USR1
 pass_on() {
   kill "-$passed_on" "$reproduce" 2>/dev/null || true
   passed_on=TERM
 }
 
 part() { # SEEDS RECIPE ...: the arguments of this script stay
+  [ -z "$stopped" ] || exit "$stopped"
   local seeds=$1 of=() names=("${@:2}")
   [[ $2 != cifar10* ]] || of=("${precision[@]}")
   echo "part: ${names[*]}, seeds $seeds"

@@ -124,8 +124,9 @@ signal_runs() { # SIGNAL
   for process in $(jobs -pr); do kill "-$1" "$process" 2>/dev/null || true; done
 }
 end_runs() { # each writes a checkpoint; a second signal does not wait for it
-  trap '' USR1 # paper_table.sh passes on so what may have come here as well
-  trap 'signal_runs KILL' HUP INT TERM
+  # paper_table.sh passes on by USR1 what may have come here as well; a closed terminal may say it twice.
+  trap '' HUP USR1
+  trap 'signal_runs KILL' INT TERM
   signal_runs TERM
   while [ -n "$(jobs -pr)" ]; do wait || true; done
   local name
@@ -134,7 +135,7 @@ end_runs() { # each writes a checkpoint; a second signal does not wait for it
 stop() { # STATUS
   # Another signal would end what ends the runs. USR1 for good: paper_table.sh passes it on.
   trap '' HUP INT TERM USR1
-  echo "stopping when checkpoints are written, once more stops at once; the same command resumes" >&2
+  echo "stopping when checkpoints are written, once more stops at once; the same command resumes" >&2 || true
   exit "$1"
 }
 trap end_runs EXIT # whatever it ends by

@@ -130,13 +130,16 @@ def pytest_configure() -> None:
         raise pytest.UsageError(f"FEDNNNN_DATA: {_NONE}")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what needs a platform by its folder, before -m chooses."""
+    for name in _PLATFORMS:
+        if item.path.is_relative_to(Path(__file__).with_name(name)):
+            item.add_marker(name)
+
+
 @pytest.hookimpl(trylast=True)  # of those that -m and -k leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests whose data, browser, GPU or platform is missing; order the others."""
-    for item in items:
-        for name in _PLATFORMS:
-            if item.path.is_relative_to(Path(__file__).with_name(name)):
-                item.add_marker(name)
     for marker in _MISSING:
         needing = [item for item in items if item.get_closest_marker(marker)]
         if needing and marker in ("gpu", "forks"):

@@ -62,7 +62,8 @@ class Simulator:
     ) -> None:
         turn_off_earlier()  # a custom trainer asks FedML's
         unread = TRAINING_KEYS if client_trainer is not None else ()
-        client_trainer = client_trainer or _task_trainer(model, args)
+        if client_trainer is None:
+            client_trainer = _task_trainer(model, args)
         custom = client_trainer is not None
         check_dataset(dataset)
         if custom:

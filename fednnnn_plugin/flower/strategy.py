@@ -140,8 +140,10 @@ class RuleStrategy(FedAvg):
         server = self._begin(initial_arrays)
         done, arrays = self._before, initial_arrays
         self._before = 0  # what calls the methods counts on
-        counted = type(type(self).__name__, (_CountedOn,), {})(self, done)
+        run: Callable[..., Result] = super().start
         if done:
+            counted = type(type(self).__name__, (_CountedOn,), {})(self, done)
+            run = partial(FedAvg.start, counted)
             _log.info("%s: %d rounds are done", self._paths[0], done)
             arrays = ArrayRecord(server.evaluation)
 
@@ -153,9 +155,10 @@ class RuleStrategy(FedAvg):
 
         configs = timeout, train_config, evaluate_config
         left, tested = max(num_rounds - done, 0), evaluate if evaluate_fn else None
-        run = partial(FedAvg.start, counted) if done else super().start
-        result = run(grid, arrays, left, *configs, tested)
-        self._is_fresh = False
+        try:
+            result = run(grid, arrays, left, *configs, tested)
+        finally:
+            self._is_fresh = False
         for name, found in vars(result).items():
             if isinstance(found, dict):  # by the number of the round
                 setattr(result, name, {done + number: each for number, each in found.items()})
@@ -279,7 +282,11 @@ class _CountedOn:
         found = getattr(self._strategy, name)
         if not name.startswith(("configure_", "aggregate_")):
             return found
-        return lambda number, *given, **named: found(self._done + number, *given, **named)
+
+        def counted(server_round: int, *given: Any, **named: Any) -> Any:
+            return found(self._done + server_round, *given, **named)
+
+        return counted
 
 
 def _if_they_fit(averaged: Callable[[], MetricRecord | None], by: object) -> MetricRecord | None:

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,12 @@ def _importing_nothing_from_here() -> Iterator[None]:
 
 def _imported(module: str, has: str, where: str, extra: str) -> Any:
     """Import a tracker's package, which an ``extra`` of ours installs."""
-    try:
+    package: Any = None
+    with suppress(ImportError):
         package = import_module(module)
-        getattr(package, has)  # which a mere folder of its name has not, as wandb's of its runs
-        return package
-    except (AttributeError, ImportError):
-        raise UserError(
-            where, f"{module} is not installed", f"install fednnnn-plugin[{extra}]"
-        ) from None
+    if not hasattr(package, has):  # as a mere folder of its name has not, such as wandb's of runs
+        raise UserError(where, f"{module} is not installed", f"install fednnnn-plugin[{extra}]")
+    return package
 
 
 class TensorBoard(Follower):

@@ -48,7 +48,7 @@ def choose_ranks(backend: str | None, must: str = "begin this run") -> Ranks:
         raise UserError(
             f"{BACKEND} MPI", f"mpi4py does not import ({reason})", "install fednnnn-plugin[mpi]"
         ) from None
-    said = f"still waiting for the other ranks: each must {must}"
+    said = of_rank(f"still waiting for the other ranks: each must {must}")
     waiting = threading.Timer(_LATE, _log.warning, [said])
     waiting.daemon = True
     waiting.start()
@@ -56,6 +56,7 @@ def choose_ranks(backend: str | None, must: str = "begin this run") -> Ranks:
         ranks = MpiRanks(MPI.COMM_WORLD)
     finally:
         waiting.cancel()
+        waiting.join()  # no fork is to come beside it
     if launched not in (1, ranks.size):
         raise UserError(
             f"{BACKEND} MPI",

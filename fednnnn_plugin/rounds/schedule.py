@@ -49,7 +49,7 @@ class Schedule:
         there: Iterable[int] = range(total)
         if self.sampler is not None:
             there = draw_cohort(self.seed, number, total, m, self.sampler)
-        elif self.available:
+        elif self.available is not None:
             there = available_clients(self.available, number, total)
         with_data = [client for client in there if self.client_sizes[client]]
         if not with_data:

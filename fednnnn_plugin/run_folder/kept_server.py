@@ -73,12 +73,12 @@ class KeptServer:
             if not goes_on and not tensor.isfinite().all():  # nor is a client's update from there
                 allowed = "must be finite; what is not trained, as a mask, trainable must leave out"
                 raise UserError("initial model", f"{name}: not finite", allowed)
-        for warning in self._server.try_rule(self._state):
-            _log.warning(warning)
         if goes_on:
             assert state_path is not None
             tensors, self.done = read_state(state_path, "state_path", rule.name)
             self._state = restored(self._server, tensors, f"state_path: {state_path}")
+        for warning in self._server.try_rule(self._state):
+            _log.warning(warning)
         train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}
         recipe = {"train_args": train | {"client_weighting": weighting}}
         self.records = ServerRecords(metrics_path, self.done, "state_path", recipe)

@@ -54,8 +54,7 @@ class RoundWatch:
             )
         if record.clients > 1 and record.largest_share > limits.weight_share:
             share = f"{100 * record.largest_share:.0f} %"
-            of = "client_weighting, client_sampling"
-            yield "share", f"one client has {share} of the weight ({of})"
+            yield "share", f"one client has {share} of the weight"
         if record.clients < self._cohort:
             yield (
                 "fewer",

@@ -350,6 +350,7 @@ class Stopping(mpi_ranks.MpiRanks):
 
 logging.basicConfig()
 mpi_ranks.SILENT_SECONDS = job._LATE = 0.5
+MPI.COMM_WORLD.Barrier()
 if MPI.COMM_WORLD.Get_rank() == 2:
     os.kill(os.getpid(), signal.SIGSTOP)
 job.choose_ranks("MPI")
