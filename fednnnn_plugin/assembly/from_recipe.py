@@ -165,7 +165,7 @@ def schedule(
         cohort_size=train.client_num_per_round,
         seed=recipe.common_args.random_seed,
         weighting=train.client_weighting,
-        sampling=(train.client_sampling if functions.sampler is None else None) or "uniform",
+        sampling="uniform" if functions.sampler is not None else train.client_sampling or "uniform",
         sampler=functions.sampler,
         available=functions.available,
         test_every=validation.frequency_of_the_test,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import click
 
 from fednnnn_plugin.cli.shared import with_options
-from fednnnn_plugin.errors import UserError, did_you_mean, printable
+from fednnnn_plugin.errors import UserError, one_of, printable
 
 SHORT = ("method", "rounds", "seed", "device", "clients")
 _KEYS = {"rounds": "train_args.comm_round", "seed": "common_args.random_seed"}
@@ -74,8 +74,7 @@ def _method(recipe: str, name: str) -> list[str]:
     rule = name if name in RULES or is_own(name) else known.get(name.lower())
     if rule is None:
         names = [each.removeprefix("Paper") for each in RULES]
-        allowed = f"must be one of {', '.join(names)}, or MODULE:CLASS"
-        raise UserError("--method", printable(name), f"{allowed}{did_you_mean(name, names)}")
+        raise UserError("--method", printable(name), one_of(names, name, "MODULE:CLASS"))
     train = read_mapping(find_recipe(recipe), "sections such as train_args").get("train_args")
     train = train if isinstance(train, dict) else {}
     chosen = RULES.get(rule)

@@ -106,8 +106,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         check_security(args)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.
-        theirs = None if tester is None else Tester(tester, model)
-        self._tester = theirs or FedMLsTester(tested, args)
+        self._tester = FedMLsTester(tested, args) if tester is None else Tester(tester, model)
         super().__init__(model, args)
         self._round = self._train.start_round
         limit, layout = self._train.max_client_failures, self._server.layout

@@ -14,6 +14,7 @@ from fednnnn_plugin.quantities import kept_clients
 from fednnnn_plugin.run_folder.server_records import ServerRecords
 from fednnnn_plugin.run_folder.server_state import EVALUATION, read_state, restored, write_state
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
+from fednnnn_plugin.server.admission import check_start
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import ModelState, State, trained_by_default
 from fednnnn_plugin.server.rules import Rule
@@ -68,15 +69,11 @@ class KeptServer:
         self._server, self._state_path = Server(rule, settings, layout), state_path
         self._longest = max_client_norm
         self._state, self.done = self._server.start(model), 0
-        goes_on = state_path is not None and state_path.exists()
-        for name, tensor in layout.views(self._state.served.vector).items():
-            if not goes_on and not tensor.isfinite().all():  # nor is a client's update from there
-                allowed = "must be finite; what is not trained, as a mask, trainable must leave out"
-                raise UserError("initial model", f"{name}: not finite", allowed)
-        if goes_on:
-            assert state_path is not None
+        if state_path is not None and state_path.exists():
             tensors, self.done = read_state(state_path, "state_path", rule.name)
             self._state = restored(self._server, tensors, f"state_path: {state_path}")
+        else:
+            check_start(model, [entry.name for entry in layout.entries], "initial model")
         for warning in self._server.try_rule(self._state):
             _log.warning(warning)
         train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}

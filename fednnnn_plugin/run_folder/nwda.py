@@ -14,6 +14,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.quantities import Seconds, read_record
 from fednnnn_plugin.run_folder.records import Evaluation, MetricsFile, round_record
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
+from fednnnn_plugin.server.admission import check_start
 from fednnnn_plugin.server.gradients import NEAR_ZERO
 from fednnnn_plugin.server.layout import trained_by_default
 from fednnnn_plugin.server.server import ServerMove
@@ -104,9 +105,7 @@ class NWDARecorder:
                 raise _refused(name, "must map names to tensors")
         trainable = self._names(global_state)
         part = UpdateAccumulator({n: global_state[n] for n in trainable}, trainable)
-        if odd := [name for name in trainable if not global_state[name].isfinite().all()]:
-            allowed = "must be finite; what is not trained, as a mask, trainable must leave out"
-            raise _refused(f"global_state: {odd[0]}: not finite", allowed)
+        check_start(global_state, trainable, "NWDARecorder: global_state")
         try:
             for state, weight in zip(clients, weights, strict=True):
                 if not isinstance(state, Mapping):

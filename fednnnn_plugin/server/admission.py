@@ -58,6 +58,14 @@ def check_client(
             raise UserError(where, theirs.dtype, f"must be {dtype}")
 
 
+def check_start(state: Mapping[str, Tensor], trainable: Iterable[str], where: str) -> None:
+    """Refuse a global state from which no client's update is finite."""
+    for name in trainable:
+        if not state[name].isfinite().all():
+            allowed = "must be finite; what is not trained, as a mask, trainable must leave out"
+            raise UserError(where, f"{name}: not finite", allowed)
+
+
 def check_dense(tensor: object, where: str) -> None:
     """Refuse what is not a tensor, or a sparse or nested one, or one without values."""
     if not isinstance(tensor, Tensor):
