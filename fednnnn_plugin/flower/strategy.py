@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -28,6 +28,7 @@ from fednnnn_plugin.flower.messages import (
     weight_of,
 )
 from fednnnn_plugin.run_folder.kept_server import KeptServer
+from fednnnn_plugin.run_folder.results import ClientResult
 from fednnnn_plugin.run_folder.server_state import file_to_write
 from fednnnn_plugin.server.admission import checked_positive
 from fednnnn_plugin.server.average import ClientSum
@@ -66,8 +67,8 @@ class RuleStrategy(FedAvg):
         metrics_path: a folder for the records of the rounds, with each layer's norms, which
             ``fednnnn report`` and :func:`~fednnnn_plugin.read_runs` read. ``accuracy`` in [0, 1]
             and ``loss`` of ``evaluate_fn``, else of the clients' evaluation, are its ``test_acc``
-            and ``test_loss``; each client's are in ``clients.csv``, and their mean, deviation and
-            worst in the record.
+            and ``test_loss``; another accuracy is among its metrics, with a warning. Each client's
+            are in ``clients.csv``, and their mean, deviation and worst in the record.
         state_path: a file for the state after each round. If it is there, :meth:`start` continues.
         **options: the rule's settings, and the arguments of Flower's ``FedAvg``:
             ``fraction_train``, ``min_train_nodes``, ``train_metrics_aggr_fn``, ….
@@ -99,7 +100,7 @@ class RuleStrategy(FedAvg):
             check_known(f"{rule.name}: setting", name, [*rule.keys, *own, *flowers])
         self._settings = rule.settings(options)
         super().__init__(**{name: options[name] for name in options.keys() - rule.keys})
-        if isinstance(trainable, str):
+        if isinstance(trainable, str) or not isinstance(trainable, nn.Module | Iterable | None):
             raise UserError("trainable", shown(trainable), "must be a model, or a list of names")
         self._trainable = trainable if isinstance(trainable, nn.Module | None) else list(trainable)
         self._weighting, self._longest = client_weighting, max_client_norm
@@ -150,7 +151,7 @@ class RuleStrategy(FedAvg):
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             found = evaluate_fn(done + server_round, arrays) if evaluate_fn else None
             if server_round and found is not None:
-                server.records.tested(evaluation_of(found))
+                self._record_test(server, found)
             return found
 
         configs = timeout, train_config, evaluate_config
@@ -236,8 +237,16 @@ class RuleStrategy(FedAvg):
         results = [client_result(reply, self.weighted_by_key) for reply in replies]
         known = [result for result in results if result is not None]
         if self._server is not None and (found is not None or known):
-            self._server.records.tested(evaluation_of(found or MetricRecord()), known)
+            self._record_test(self._server, found or MetricRecord(), known)
         return found
+
+    def _record_test(
+        self, server: KeptServer, found: MetricRecord, clients: Sequence[ClientResult] = ()
+    ) -> None:
+        evaluation = evaluation_of(found)
+        if self._paths[1] is not None and "accuracy" in (evaluation.metrics or {}):
+            _log.warning("accuracy %s: not in [0, 1]: not recorded as test_acc", found["accuracy"])
+        server.records.tested(evaluation, clients)
 
     def _begin(self, arrays: ArrayRecord) -> KeptServer:
         model, settings = arrays.to_torch_state_dict(), (self._weighting, self._longest)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -151,11 +153,14 @@ def references(runs: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
 
 
 def value_text(value: object) -> str:
-    """A setting as a reader writes it, to the last digit that matters."""
+    """A setting as a reader writes it, to the last digit that matters; 0.1666… is 1/6."""
     if value is None or isinstance(value, bool):
         return {None: "–", True: "true", False: "false"}[value]
     if isinstance(value, int | float):
-        return short if float(short := f"{value:g}") == value else str(value)
+        if float(short := f"{value:g}") == value:
+            return short
+        share = Fraction(value).limit_denominator(100) if math.isfinite(value) else 0
+        return str(share if float(share) == value else value)
     return str(value)
 
 

@@ -381,6 +381,7 @@ def test_files_of_another_federation_are_refused(
         ({"beta": 0.7, "gamma": 0.6, "client_weighting": "sample"}, "did you mean 'samples'"),
         ({"beta": 0.7, "gamma": 0.6, "max_client_norm": -1}, "max_client_norm: -1"),
         ({"beta": 0.7, "gamma": 0.6, "trainable": "w"}, "trainable: 'w': must be a model"),
+        ({"beta": 0.7, "gamma": 0.6, "trainable": 7}, "trainable: 7: must be a model"),
         ({"beta": 0.7, "gamma": 0.6, "state_path": "/proc/x/state"}, "state_path: /proc/x/state"),
     ],
 )
@@ -486,7 +487,7 @@ def test_weights_are_of_the_key_that_is_named() -> None:
     assert start(by, clients, ZERO)[0].train_metrics_clientapp[1]["E"] == (3 * 3.0 + 4.0) / 4
 
 
-def test_record_has_what_the_server_tests(tmp_path: Path) -> None:
+def test_record_has_what_the_server_tests(tmp_path: Path, caplog) -> None:
     """Not the clients' mean; an accuracy of 85, which is no share, is a metric."""
     made = FedNNNN(beta=0.7, gamma=0.6, metrics_path=tmp_path)
     grid = ClientsHere(TWO)
@@ -499,5 +500,6 @@ def test_record_has_what_the_server_tests(tmp_path: Path) -> None:
     first, second = read_records(tmp_path)
     assert (first["test_acc"], first["test_loss"], first["client_acc"]["mean"]) == (0.25, 3.0, 0.5)
     assert (second["test_acc"], second["test_metrics"]["accuracy"]) == (0.5, 85.0)
+    assert caplog.text.count("accuracy 85.0: not in [0, 1]") == 1
     assert [one["client"] for one in first["by_client"]] == ["node 1", "node 2"]
     assert len(fp.read_runs(tmp_path)) == 2

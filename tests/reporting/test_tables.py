@@ -188,12 +188,13 @@ def test_finished_run_has_all_rounds_or_was_stopped(make_run, summary, finished,
     assert not fp.read_runs(extended)["finished"].any()
 
 
-def test_accuracy_on_held_out_images_is_called_validation(make_run) -> None:
-    held_out = make_run("FedNNNN", validation_fraction=0.2)
+@pytest.mark.parametrize(("fraction", "named"), [(0.2, "0.2"), (1 / 6, "1/6"), (0.1667, "0.1667")])
+def test_accuracy_on_held_out_images_is_called_validation(make_run, fraction, named) -> None:
+    held_out = make_run("FedNNNN", validation_fraction=fraction)
     assert table_of(held_out).title == "Validation accuracy (%)"
     both = table_of(make_run("PaperFedAvg").parent)
     assert both.title == "Test and validation accuracy (%)"
-    assert "non-IID, B (held out 0.2) FedNNNN" in both.text()
+    assert f"non-IID, B (held out {named}) FedNNNN" in both.text()
 
 
 @pytest.mark.parametrize(
@@ -250,6 +251,7 @@ def test_latex_has_letters_that_pdflatex_knows(make_run) -> None:
     for part in (r"\beta", r"\pm", r"\toprule", r"lllr", "[U+89C4]", r"\footnotesize", "*"):
         assert part in texts[0]
     assert "4 seeds" not in texts[1]
+    assert r"{\footnotesize Rounds to an accuracy of 99 \%.}" in texts[1]
     rows = [line for line in texts[0].splitlines() if line.endswith(r"\\")][1:]
     assert all(row.startswith("{}") for row in rows)  # after \\\\ a bracket is an argument
     assert latex("[1]--*?`") == "[1]-{}-*?{}`"
