@@ -309,3 +309,19 @@ def test_openmps_binding_leaves_all_cores(binding: str) -> None:
         "assert os.sched_getaffinity(0) == cores"
     )
     subprocess.run(["env", binding, sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    usable_cores() < 2 or not hasattr(os, "sched_getaffinity"), reason="of two cores, on Linux"
+)
+@pytest.mark.parametrize("binding", ["OMP_PROC_BIND=true", "OMP_PROC_BIND=false"])
+def test_script_that_openmp_binds_to_one_core_is_told(binding: str, tmp_path: Path) -> None:
+    script = (
+        "import torch, fednnnn_plugin as fp\n"
+        "changes = {'train_args.comm_round': 1, 'train_args.client_num_per_round': 1}\n"
+        f"fp.run('digits_noniid_b_fedavg', overrides=changes, output={str(tmp_path / 'run')!r})"
+    )
+    command = ["env", binding, sys.executable, "-c", script]
+    ended = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert (f"warning: {binding}: binds" in ended.stderr) == binding.endswith("true")

@@ -7,7 +7,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.natural import NATURAL
 from fednnnn_plugin.data.partition import partition_name
 from fednnnn_plugin.followers.progress import SHOWN
-from fednnnn_plugin.processes.devices import device_name
+from fednnnn_plugin.processes.devices import device_name, openmp_binding
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.simulation import Federation
 from fednnnn_plugin.run_folder.provenance import versions
@@ -45,6 +45,13 @@ def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
         "device: %s, workers: %d (%s), clients in one set of kernels: %d",
         *(device, workers.count, workers.kind, batching),
     )
+    if inputs.device.type == "cpu" and (binding := openmp_binding()):
+        name = binding.partition("=")[0]
+        _log.warning(
+            "%s: binds this process to one core, on which all clients train; start it with "
+            "`env -u %s` in front",
+            *(binding, name),
+        )
     layout = federation.server.layout
     kept = len(inputs.functions.method.keeps) * layout.size * layout.dtype.itemsize / 1e6
     if kept:

@@ -14,6 +14,7 @@ from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.files import user_path
 from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.processes.endings import (
+    OPENMP_BINDING,
     Terminated,
     ending,
     launched_rank,
@@ -26,10 +27,6 @@ from fednnnn_plugin.processes.endings import (
 )
 
 P = ParamSpec("P")
-
-# How OpenMP binds threads, as modules of clusters set it. Where torch is loaded with one of these,
-# it binds this process to one core: all clients would train on that one.
-_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 class _UserPath(click.Path):
@@ -51,7 +48,7 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
         open_standard_files()
         try:
             with signals_raised():
-                for name in _BINDING:
+                for name in OPENMP_BINDING:
                     os.environ.pop(name, None)
                 # First: torch would continue without it where a signal ends its import.
                 import_module("numpy")

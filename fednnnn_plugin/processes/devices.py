@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from fednnnn_plugin.errors import UserError, said_by
+from fednnnn_plugin.processes.endings import OPENMP_BINDING, launched_ranks
 
 _log = logging.getLogger(__name__)
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -36,6 +37,17 @@ def core_ids() -> set[int]:
 def usable_cores() -> int:
     """Return how many cores this process may use."""
     return len(core_ids())
+
+
+def openmp_binding() -> str | None:
+    """Return the setting of OpenMP that has bound this process to one core of its parent's."""
+    bound = [f"{name}={os.environ[name]}" for name in OPENMP_BINDING if name in os.environ]
+    if not bound or usable_cores() > 1 or launched_ranks() > 1:  # a launcher binds ranks itself
+        return None
+    try:
+        return bound[0] if len(os.sched_getaffinity(os.getppid())) > 1 else None
+    except OSError:
+        return None
 
 
 def device_name(device: torch.device) -> str:

@@ -47,7 +47,7 @@ class Table:
         return "\n".join([f"{self.title}\n", shown.to_string(index=False), "", *self.notes]) + "\n"
 
     def latex(self) -> str:
-        """For pdfLaTeX with booktabs: numbers to the right, what stands out bold, title and notes."""
+        """For pdfLaTeX with booktabs: numbers to the right, what stands out bold; title, notes."""
         rows = self.rows.map(latex)
         for row, column in self.strong:
             rows.loc[row, column] = rf"\textbf{{{rows.loc[row, column]}}}"
@@ -55,7 +55,8 @@ class Table:
         rows.iloc[:, 0] = "{}" + rows.iloc[:, 0]  # after \\ a bracket or a star is an argument
         how = "lll" + "r" * (len(rows.columns) - 3)
         table = rows.to_latex(index=False, escape=False, column_format=how)
-        notes = [rf"\par{{\footnotesize {latex(note)}}}" for note in (f"{self.title}.", *self.notes)]
+        below = f"{self.title}.", *self.notes
+        notes = [rf"\par{{\footnotesize {latex(note)}}}" for note in below]
         return "\n".join([r"% needs \usepackage{booktabs}", table.strip(), *notes]) + "\n"
 
 
