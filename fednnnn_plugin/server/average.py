@@ -109,8 +109,8 @@ class ClientSum:
         weight = checked_positive("client weight", weight)
         check_client(client_state, self.layout.forms, self.layout.buffers)
         trained = self.layout.taken(client_state)
-        update = trained.vector.to(self.device).unsqueeze(0) - self._w_t
-        changed = ModelState(update, trained.buffers)
+        update = trained.vector.to(self.device).sub_(self._w_t)
+        changed = ModelState(update.unsqueeze(0), trained.buffers)
         return self.add_group(changed, [weight], [name], clients=[client])[0]
 
     def add_group(

@@ -16,13 +16,19 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.server.transfer import to_device
+from fednnnn_plugin.user_code import on_threads
 
 
 def pieces(size: int, device: torch.device) -> Iterator[slice]:
-    """Yield the slices in which a vector is handled: on a CPU they fit its caches."""
+    """Yield the slices in which a vector is handled: on a CPU they fit its caches.
+
+    Each on one thread: where other work has a core, several wait for each other after every
+    operation, ten times as long as they compute.
+    """
     length = 131_072 if device.type == "cpu" else max(size, 1)
-    for start in range(0, max(size, 1), length):
-        yield slice(start, min(start + length, size))
+    with on_threads(1):
+        for start in range(0, max(size, 1), length):
+            yield slice(start, min(start + length, size))
 
 
 class Term(NamedTuple):

@@ -15,7 +15,7 @@ from torch import Tensor
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
-from fednnnn_plugin.server.sum import BinnedSum
+from fednnnn_plugin.server.sum import BinnedSum, pieces
 from fednnnn_plugin.server.update import Update
 from fednnnn_plugin.user_code import on_threads
 
@@ -222,3 +222,12 @@ def test_sum_bits_depend_on_no_threads() -> None:
                 acc.add(client, 1.0 + 0.3 * k)
             results.add(bits(acc.finish()))
     assert len(results) == 1
+
+
+def test_pieces_are_handled_on_one_thread() -> None:
+    """The thread has its number again, also where a piece raises."""
+    with on_threads(2):
+        seen = [torch.get_num_threads() for _ in pieces(2 * CHUNK, torch.device("cpu"))]
+        with pytest.raises(ZeroDivisionError):
+            _ = [1 / where.start for where in pieces(2 * CHUNK, torch.device("cpu"))]
+        assert (*seen, torch.get_num_threads()) == (1, 1, 2)
