@@ -81,6 +81,10 @@ def test_run_unlike_the_papers_is_marked() -> None:
         ({"model": "resnet18", "beta": 0.8}, "model resnet18 (nnnn_mnist), beta 0.8 (0.7)"),
         ({"max_client_norm": 3.0}, "max_client_norm 3 (–)"),
         ({"client_sampling": "my:s"}, "client_sampling my:s (uniform)"),
+        ({"epochs": None, "local_steps": 300}, "local_steps 300 (–)"),
+        ({"learning_rate_schedule": "cosine"}, "learning_rate_schedule cosine (–)"),
+        ({"train_transform": "my:flip"}, "train_transform my:flip (–)"),
+        ({"client_availability": "trace.csv"}, "client_availability trace.csv (–)"),
         ({"loss": "cross_entropy", "client_sampling": "uniform", "learning_rate_decay": 1.0}, ""),
         (dict.fromkeys(("loss", "client_sampling", "learning_rate_decay")), ""),  # others have them
         (uneven, "power_law_exponent 0.1 (1), min_samples 300 (10)"),
