@@ -28,7 +28,7 @@ def uninterrupted() -> None:
 
 @dataclass(frozen=True)
 class LocalSGD:
-    r"""Stochastic gradient descent (paper, sec. 5.1; algorithm ``ClientsUpdate``).
+    r"""Stochastic gradient descent (paper, sec. 5.1 and algorithm 2).
 
     .. math:: w ← w - η_r \left( ∇ℓ(w; b) + λ w + μ (w - w_t) + h \right)
 

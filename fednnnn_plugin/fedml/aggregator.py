@@ -36,7 +36,7 @@ _KEPT = (*AGGREGATING, "set_id", "get_model_params", "set_model_params", "test",
 
 
 class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
-    r"""A FedML ``ServerAggregator`` with the paper's server rules (eqs. 8 and 10 to 13).
+    r"""A FedML ``ServerAggregator`` with the paper's server rules (eqs. 3, 8 and 10 to 13).
 
     It also takes every other rule of :data:`~fednnnn_plugin.server.rules.RULES`, each with its own
     evaluation model.

@@ -75,7 +75,7 @@ class Federation:
             _log.warning(warning)
 
     def simulate_round(self, before: TrainState) -> tuple[RoundRecord | None, Results, TrainState]:
-        """Compute the next round (paper, algorithm 1); all ranks call this.
+        """Compute the next round (paper, algorithms 1 and 3); all ranks call this.
 
         Returns the round's record, what its test found by client and by class, and the state after
         it. On the ranks but 0 there is no record, and the served model of their state is

@@ -16,7 +16,7 @@ class PaperFedAvg(Optimizer):
 
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
-        lr: η, scales the step; 1 in the paper.
+        lr: η of the server, scales the step; 1 is the paper's step. The paper's η is the clients'.
 
     Raises:
         UserError: a value out of range; at ``step``: the gradient is not finite.

@@ -27,7 +27,7 @@ class Momentum(Optimizer):
 
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
-        lr: η, scales the step; 1 in the paper.
+        lr: η of the server, scales the step; 1 is the paper's step. The paper's η is the clients'.
         gamma: γ in [0, 1), the momentum; required by :meth:`step`.
         momentum: another name of γ, which FedML's FedOpt uses.
 

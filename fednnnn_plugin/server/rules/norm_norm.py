@@ -21,7 +21,7 @@ class NormNorm(Optimizer):
 
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
-        lr: η, scales the step; 1 in the paper.
+        lr: η of the server, scales the step; 1 is the paper's step. The paper's η is the clients'.
         beta: β > 0, scales the normalised update; required by :meth:`step`.
 
     Raises:
