@@ -38,7 +38,7 @@ _AGREEMENT = (
 _NORMS = (
     "N is the norm of the mean update, E the mean norm of the clients' updates. If N is far below "
     "E, the updates cancel each other in the average. The server step is the change of the served "
-    "model; the paper's appendix plots its norm as N."
+    "model; the paper's section 5 and appendix plot its norm as N."
 )
 _SERVED = (
     "Where it is not the tested one, the served model only starts the next round; the paper calls "
