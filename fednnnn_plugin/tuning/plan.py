@@ -57,7 +57,8 @@ def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) 
 
     The procedure (paper, appendix) is for recipes of the paper's data, network and partition, or
     as ``options.paper`` says. Step 1 holds out a validation part. Step 2 searches η, and λ
-    where a grid names it, on FedAvg under non-IID-B, and Step 3 the method's own keys, at that η.
+    where a grid names it, under non-IID-B on FedAvg, as the paper names no method. Step 3 searches
+    the method's own keys at that η, in all combinations.
     Without grids they are the paper's for η, and those that the method's rule gives with its keys.
     With grids only what they name is searched. Step 3, of which the paper does not say it, takes
     the rounds of Step 2; its "epochs" of Step 2 are read as rounds, and its test accuracy as that
