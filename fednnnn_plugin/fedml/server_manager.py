@@ -34,13 +34,15 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         return aggregator
 
     def send_message_check_client_status(self, receive_id: Any, datasilo_index: Any) -> None:
-        """Ask a client whether it is there; end it where this server continues by itself.
+        """Ask a client whether it is there; end it over gRPC where this server continues by itself.
 
         It is then a client of the server before: it takes no other first model, and has to start
-        again. After that it counts its rounds anew.
+        again. A client of a server that continues counts its rounds anew.
         """
-        if self.backend == "GRPC" and self._ours.is_at_its_state and self._ours.rounds_done:
+        continues = self._ours.is_at_its_state and self._ours.rounds_done
+        if continues:
             self._restarted.add(receive_id)
+        if continues and self.backend == "GRPC":
             self.send_message_finish(receive_id, datasilo_index)
         else:
             super().send_message_check_client_status(receive_id, datasilo_index)
@@ -49,6 +51,8 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         """Let a client that comes back in the middle train in this round, and in no earlier one."""
         if not self.is_initialized:
             super().process_online_status(client_status, msg_params)
+            return
+        if self.backend == "MPI":  # none can start again: it greets, and answers the check as well
             return
         sender, clients = msg_params.get_sender_id(), list(self.client_id_list_in_this_round)
         if not self._ours.rounds_left:

@@ -271,3 +271,27 @@ def test_upload_of_an_earlier_round_is_left_out(monkeypatch: pytest.MonkeyPatch)
     assert not taken
     manager.handle_message_receive_model_from_client(message)
     assert taken == [message]
+
+
+def test_client_over_mpi_that_greets_twice_has_not_restarted(monkeypatch, caplog) -> None:
+    """It says that it is there, and again when it is asked; at the end it gets the model.
+
+    Where the server continues, it counts its rounds anew, and would train on that: it is ended.
+    """
+    sent: list[str] = []
+    model, end = "send_message_sync_model_to_client", "send_message_finish"
+    for name in ("send_message_check_client_status", "send_message_init_config", model, end):
+        monkeypatch.setattr(FedMLServerManager, name, lambda *_, name=name: sent.append(name))
+    for continues in (False, True):
+        sent.clear()
+        manager = object.__new__(ServerManager)
+        vars(manager).update(_awaited=Counter(), _restarted=set(), is_initialized=True)
+        server = silo(comm_round=1)
+        server.is_at_its_state, server._round = continues, 1
+        manager.aggregator = SimpleNamespace(aggregator=server)
+        manager.backend, manager.client_id_list_in_this_round = "MPI", [1]
+        manager.send_message_check_client_status(1, 0)
+        manager.process_online_status("ONLINE", SimpleNamespace(get_sender_id=lambda: 1))
+        assert (sent, caplog.text) == (["send_message_check_client_status"], "")
+        manager.send_message_sync_model_to_client(1, None, 0)
+        assert sent[1:] == [end if continues else model]
