@@ -95,7 +95,7 @@ class RoundClients:
         places = self._places if len(self._places) == len(models) else range(len(models))
         for position, (samples, model) in zip(places, models, strict=True):
             client, name = self._id(position), self._name(position)
-            if isinstance(samples, int | float) and samples == 0:  # FedML weights it with 0
+            if _is_zero(samples):  # FedML weights it with 0
                 weightless += 1
                 self._leave_out(position, "no data")
                 if client not in self._without_data:
@@ -146,3 +146,11 @@ class RoundClients:
         client = self._id(position)
         norm = self._sent_norms.get(client)
         self._left_out.append(ClientRecord(client, "left out", norm, why=why))
+
+
+def _is_zero(samples: Any) -> bool:
+    """Say whether a number of samples is 0, of NumPy's and torch's too, as it was counted."""
+    try:
+        return not isinstance(samples, str) and float(samples) == 0
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return False

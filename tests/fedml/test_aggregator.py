@@ -5,6 +5,7 @@ from collections import OrderedDict
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
@@ -45,21 +46,22 @@ def test_aggregator_rounds_by_hand(caplog) -> None:
     assert "round 4: N is near 0" in caplog.text
 
 
+@pytest.mark.parametrize("none", [0, np.int64(0), torch.tensor(0)], ids=lambda n: type(n).__name__)
 @pytest.mark.parametrize(("weighting", "first"), [("samples", 0.25), ("uniform", 0.5)])
-def test_aggregator_leaves_out_who_has_no_data(weighting, first, caplog) -> None:
+def test_aggregator_leaves_out_who_has_no_data(weighting, first, none, caplog) -> None:
     """α = (1/4, 3/4) or (1/2, 1/2), and 0 under both: a zero update would shorten S and E."""
     server = silo(client_weighting=weighting, method="NormNorm", gamma=None)
     for _ in "twice":
         w_t = server.get_model_params()["weight"]
         states = [state for _, state in moved(server, *TWO, (0.0, 0.0))]
-        served, _ = play(server, list(zip((10, 30, 0), states, strict=True)))
+        served, _ = play(server, list(zip((10, 30, none), states, strict=True)))
         expected = w_t + torch.tensor([[3 * first, 4 * (1 - first)]])
         assert_close(server.evaluation_state_dict()["weight"], expected)
         length = (served["weight"] - w_t).norm().item()
         assert length == pytest.approx(0.5 * (3 * first + 4 * (1 - first)), rel=1e-6)
     assert [text for text in caplog.messages if "no data" in text] == caplog.messages[:1]
     with pytest.raises(RunError, match=r"no client update to average: 1 have no data"):
-        play(server, [(0, states[0]), *moved(server, (math.nan, 0.0))])
+        play(server, [(none, states[0]), *moved(server, (math.nan, 0.0))])
 
 
 @pytest.mark.parametrize(
