@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import UserError, some_of
+from fednnnn_plugin.errors import UserError, shown, some_of
 from fednnnn_plugin.rounds.loaders import Chained, LoaderData, follow_the_engine
 from fednnnn_plugin.seeds import derive_seed
 
@@ -155,13 +156,21 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
         train_loaders={k: () if k in without else loaders[k] for k in range(num_clients)},
         sizes={k: 0 if k in without else sizes[k] for k in range(num_clients)},
         test_loader=test_batches(dataset),
-        num_classes=dataset[7],
+        num_classes=_number_of_classes(dataset[7]),
         client_tests={
             client: loader
             for client, loader in (test_loaders or {}).items()
             if client in range(num_clients) and has_data(loader)
         },
     )
+
+
+def _number_of_classes(given: Any) -> int:
+    try:
+        return index(given)
+    except TypeError:
+        allowed = "must be the number of classes, a whole number: 1 where there are none"
+        raise UserError("dataset[7]", shown(given), allowed) from None
 
 
 def has_data(loader: Any, samples: Any = 1) -> bool:

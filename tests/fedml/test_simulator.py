@@ -214,6 +214,7 @@ def test_settings_that_are_not_ours_are_ignored() -> None:
         ({"dataset": two_clients()[:7]}, "dataset: must be FedML's eight values"),
         ({"dataset": [*two_clients()[:5], [], {}, 2]}, r"dataset\[5\]: list: "),
         ({"dataset": [*two_clients()[:4], {0: 0, 1: 0}, *two_clients()[5:]]}, r"dataset\[4\]: no"),
+        ({"dataset": [*two_clients()[:7], None]}, r"dataset\[7\]: null: must be the number of"),
     ],
 )
 def test_simulation_refuses_what_does_not_fit(values, line) -> None:
