@@ -26,6 +26,7 @@ def check_silos(args: Any, start_round: int) -> None:
             f"must be client_num_per_round, here {shown(drawn)}: FedML averages the first "
             "worker_num silos, and no others",
         )
+    _check_ids(args)
     ids = client_ids(args)
     if ids and len(ids) < drawn:
         raise UserError(
@@ -47,6 +48,20 @@ def check_silos(args: Any, start_round: int) -> None:
             "client_num_per_round: %s of %s: FedML 0.9.6 draws the same data for rounds 1 and 2, "
             "and gives the first client's data to no silo but the first%s",
             *(drawn, total, anew if start_round else ""),
+        )
+
+
+def _check_ids(args: Any) -> None:
+    """Refuse a ``client_id_list`` that FedML's server cannot read, or waits for ever by."""
+    given, ids = getattr(args, "client_id_list", None), client_ids(args)
+    if given in (None, "None", "[]"):  # FedML counts the clients from 1 on
+        return
+    whole = all(isinstance(each, int) for each in ids)
+    if not isinstance(given, str) or not ids or not whole or len({*ids}) < len(ids):
+        raise UserError(
+            "train_args.client_id_list",
+            shown(given),
+            "must be left out, or a text of different whole numbers, such as '[1, 2, 3]'",
         )
 
 

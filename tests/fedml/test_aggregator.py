@@ -198,6 +198,10 @@ IDS = {"client_id_list": "[1, 2, 3]"}
     [
         ({"worker_num": 2}, "device_args.worker_num: 2: must be .* 3"),
         ({"worker_num": 3, "client_id_list": "[1, 2]"}, "train_args.client_id_list: 2 silos"),
+        *(
+            ({"client_id_list": ids}, "train_args.client_id_list: .*: must be left out")
+            for ids in ([1, 2, 3], "1, 2, 3", "[1, 1, 2]", "['a', 'b', 'c']", "{}")
+        ),
     ],
 )
 def test_silos_that_fedml_would_leave_out_or_wait_for_are_refused(values, named) -> None:
