@@ -25,11 +25,15 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _SLIPS = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError, RecursionError)
 
 
-def read_mapping(path: Path, of: str) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping; a ``UserError`` says why it cannot be read."""
+def read_mapping(path: Path, of: str, *, as_pyyaml: bool = False) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping; a ``UserError`` says why it cannot be read.
+
+    What another program reads, ``as_pyyaml`` reads alike: with aliases, ``1e-5`` as text.
+    """
     where = printable(path)
     try:
-        values = read_yaml(read_regular(path, MAX_BYTES).decode("utf-8-sig"), where)
+        loader = yaml.SafeLoader if as_pyyaml else _Loader
+        values = _read(read_regular(path, MAX_BYTES).decode("utf-8-sig"), where, loader)
     except OSError as error:
         raise UserError(where, f"cannot be read: {reason(error)}") from None
     except UnicodeDecodeError as error:
@@ -42,8 +46,12 @@ def read_mapping(path: Path, of: str) -> dict[str, Any]:
 
 def read_yaml(text: str, where: str = "") -> object:
     """Read one YAML document of plain values; the keys of its mappings are text."""
+    return _read(text, where, _Loader)
+
+
+def _read(text: str, where: str, loader: type[yaml.SafeLoader]) -> object:
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=loader)
     except yaml.reader.ReaderError as error:
         place = text.count("\n", 0, error.position) + 1
         raise UserError(where, f"line {place}: not YAML: {printable(error.reason)}") from None

@@ -116,9 +116,10 @@ def check_command(recipe: str, **options: Any) -> None:
 def _is_servers(recipe: str) -> bool:
     """Say whether a file is of a FedML server; what cannot be read is the recipe's check to say."""
     try:
-        common = read_mapping(find_recipe(recipe), "sections").get("common_args")
+        sections = read_mapping(find_recipe(recipe), "sections", as_pyyaml=True)
     except UserError:
         return False
+    common = sections.get("common_args")
     return isinstance(common, dict) and common.get("training_type") == "cross_silo"
 
 

@@ -63,10 +63,11 @@ def check_server(path: Path) -> str:
 def _arguments(path: Path) -> SimpleNamespace:
     """Return what FedML makes of the file in the server's process."""
     given: dict[str, Any] = {}
-    for name, section in read_mapping(path, "sections such as train_args").items():
+    sections = read_mapping(path, "sections such as train_args", as_pyyaml=True)
+    for name, section in sections.items():
         if not isinstance(section, dict):
             raise UserError(printable(path), f"{name}: {shown(section)}", "must be a mapping")
-        given |= section
+        given |= {str(key): value for key, value in section.items()}
     if given.get("client_id_list") in ("None", "[]"):  # as FedML takes them
         given["client_id_list"] = None
     fixed = {"yaml_config_file": str(path), "role": "server", "rank": 0, "process_id": 0}

@@ -58,6 +58,20 @@ def test_method_may_be_named_by_its_server() -> None:
     assert result.stderr.endswith("did you mean FedNNNN?\n")
 
 
+def test_file_is_read_as_fedml_reads_it() -> None:
+    """By PyYAML: an alias is a value, 010 is 8, and 1e-5 a text, which FedML's privacy refuses."""
+    text, rounds = Path(CONFIG).read_text(), "comm_round: &rounds 010\n  own: *rounds"
+    Path(CONFIG).write_text(text.replace("comm_round: 3", rounds))
+    result = CliRunner().invoke(main, ["check", CONFIG], catch_exceptions=False)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "rounds 1 to 8" in result.stdout
+    privacy = "enable_dp: true, dp_solution_type: cdp, mechanism_type: gaussian, epsilon: 1.0"
+    Path(CONFIG).write_text(f"{text}\ndp_args: {{{privacy}, delta: 1e-5, sensitivity: 1.0}}\n")
+    result = CliRunner().invoke(main, ["check", CONFIG], catch_exceptions=False)
+    assert result.exit_code == 2
+    assert "must be numeric" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("keys", "start"),
     [
