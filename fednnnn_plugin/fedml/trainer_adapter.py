@@ -27,7 +27,7 @@ class ClientTrainerAdapter:
         self._results = ResultReader("client_trainer")
 
     def train(self, client: int, state: State, round_number: int) -> State:
-        """Return what the trainer makes of ``state``."""
+        """Return what the trainer makes of ``state``; what is no model, the caller refuses."""
         trainer, args, device = self._trainer, self._args, self._device
         batches = self._train_loaders[client]
         args.round_idx = round_number - 1
@@ -37,9 +37,13 @@ class ClientTrainerAdapter:
         trainer.on_before_local_training(batches, device, args)
         trainer.train(batches, device, args)
         trainer.on_after_local_training(batches, device, args)
+        found: Any = trainer.get_model_params()
+        if not isinstance(found, Mapping):
+            return found
+        ours = {n for n, given in found.items() if n in state and isinstance(given, Tensor)}
         return {
-            name: tensor.detach().to(state[name].device) if name in state else tensor
-            for name, tensor in trainer.get_model_params().items()
+            name: given.detach().to(state[name].device) if name in ours else given
+            for name, given in found.items()
             if name not in self._tied
         }
 

@@ -76,6 +76,25 @@ def test_trainer_is_called_in_fedmls_order() -> None:
     assert trainer.tested == 6
 
 
+@pytest.mark.parametrize(
+    ("sent", "line"),
+    [
+        (None, "client model: NoneType: must map names to tensors"),
+        (linear().weight.detach().numpy(), "client model: ndarray: must map names to tensors"),
+        (
+            {name: w.detach().numpy() for name, w in linear().state_dict().items()},
+            "client model: weight: ndarray: must be a tensor",
+        ),
+    ],
+    ids=["nothing", "an array", "arrays"],
+)
+def test_trainer_that_gives_no_model_is_refused(monkeypatch, sent, line: str) -> None:
+    monkeypatch.setattr(Counting, "get_model_params", lambda _: sent)
+    args = fedml_args()
+    with pytest.raises(fp.RunError, match=line):
+        simulate(trainer=Counting(args), args=args)
+
+
 def test_trainers_keys_under_other_names_may_be_absent() -> None:
     """What its test does not find is not recorded: no cross-entropy in its place."""
     args = fedml_args(output="a")
