@@ -13,6 +13,7 @@ from fedml.ml.aggregator.aggregator_creator import create_server_aggregator
 from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
 from torch import nn
 
+from fednnnn_plugin.client.replica import saved_tensors
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import FedMLDataset
 from fednnnn_plugin.fedml.model_states import whole_state
@@ -74,6 +75,8 @@ class Tester:
             yield
         finally:
             model.train()
+            for name, tensor in saved_tensors(model):  # it may have called half()
+                tensor.data = tensor.data.to(before[name].dtype)
             model.load_state_dict(before, strict=False)
 
 

@@ -16,7 +16,19 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.fedml.tester import FedMLsTester
 from fednnnn_plugin.fedml.tester_results import ResultReader
 
-from .rounds import fedml_args, line, linear, moved, play, refused, silo_args, simulate, two_clients
+from .rounds import (
+    clients,
+    fedml_args,
+    line,
+    linear,
+    moved,
+    net,
+    play,
+    refused,
+    silo_args,
+    simulate,
+    two_clients,
+)
 
 
 class Metrics(DefaultServerAggregator):
@@ -90,6 +102,17 @@ def test_tester_sees_the_evaluation_model(tmp_path) -> None:
     for column, value in (("test_acc", 0.25), ("test_loss", 3.0), ("test_metrics.auc", 1.0)):
         assert runs[column][0] == value
         assert math.isnan(runs[column][1])
+
+
+def test_tester_that_computes_in_half_precision_leaves_the_model_as_it_was() -> None:
+    model, args = net(), silo_args()
+    theirs = DefaultServerAggregator(model, args)
+    theirs.test = lambda *_: theirs.model.half()[1].weight.dtype
+    server = fp.FedNNNNAggregator(model, args, tester=theirs)
+    for _ in "twice":
+        served, _ = play(server, clients(server, 2))
+        assert server.test(None, "cpu", args) == torch.float16
+        assert_close(dict(model.state_dict()), dict(served), rtol=0, atol=0)  # dtypes, too
 
 
 class Averaging(Metrics):
