@@ -1,6 +1,7 @@
 """An aggregator of a user's own beside our aggregation: it tests, as healthcare's examples do."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -136,9 +137,14 @@ class Uncalled(fp.FedNNNNAggregator):
         (Both, "replaces .*tester="),
         (lambda net, args: Uncalled(net, args).set_id(0), "its __init__"),
         (lambda net, args: simulate(aggregator=Averaging(net, args)), "replaces aggregate"),
-        (
-            lambda net, args: simulate(aggregator=fp.FedNNNNAggregator(net, args)),
-            "a simulation of PaperFedAvg aggregates by that method",
+        *(
+            (
+                lambda net, args, values=values: simulate(
+                    aggregator=fp.FedNNNNAggregator(net, SimpleNamespace(**vars(args) | values))
+                ),
+                "a simulation of PaperFedAvg aggregates by that method",
+            )
+            for values in ({}, {"training_type": "simulation", "worker_num": 1})
         ),
         (
             lambda net, args: simulate(
