@@ -46,11 +46,10 @@ def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
         *(device, workers.count, workers.kind, batching),
     )
     if inputs.device.type == "cpu" and (binding := openmp_binding()):
-        name = binding.partition("=")[0]
         _log.warning(
-            "%s: binds this process to one core, on which all clients train; start it with "
+            "%s: OpenMP binds this process to one core, on which all clients train; start it with "
             "`env -u %s` in front",
-            *(binding, name),
+            *(", ".join(binding), " -u ".join(binding)),
         )
     layout = federation.server.layout
     kept = len(inputs.functions.method.keeps) * layout.size * layout.dtype.itemsize / 1e6

@@ -166,8 +166,9 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
 
 
 def _number_of_classes(given: Any) -> int:
+    whole = isinstance(given, float) and given.is_integer()  # as max() + 1 of a column may be
     try:
-        return index(given)
+        return index(int(given) if whole else given)
     except TypeError:
         allowed = "must be the number of classes, a whole number: 1 where there are none"
         raise UserError("dataset[7]", shown(given), allowed) from None

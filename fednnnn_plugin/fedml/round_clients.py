@@ -149,7 +149,7 @@ class RoundClients:
 
 
 def _is_zero(samples: Any) -> bool:
-    """Say whether a number of samples is 0, of NumPy's and torch's too, as it was counted."""
+    """Say whether a number of samples, also NumPy's or torch's, is 0."""
     try:
         return not isinstance(samples, str) and float(samples) == 0
     except (TypeError, ValueError, RuntimeError, OverflowError):

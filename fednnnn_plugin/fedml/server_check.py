@@ -67,7 +67,10 @@ def _arguments(path: Path) -> SimpleNamespace:
     for name, section in sections.items():
         if not isinstance(section, dict):
             raise UserError(printable(path), f"{name}: {shown(section)}", "must be a mapping")
-        given |= {str(key): value for key, value in section.items()}
+        for key in section:
+            if not isinstance(key, str):  # on, yes and 1 are none to PyYAML
+                raise UserError(printable(path), f"{name}: {shown(key)}", "a key must be text")
+        given |= section
     if given.get("client_id_list") in ("None", "[]"):  # as FedML takes them
         given["client_id_list"] = None
     fixed = {"yaml_config_file": str(path), "role": "server", "rank": 0, "process_id": 0}

@@ -76,7 +76,8 @@ class Tester:
         finally:
             model.train()
             for name, tensor in saved_tensors(model):  # it may have called half()
-                tensor.data = tensor.data.to(before[name].dtype)
+                if name in before:
+                    tensor.data = tensor.data.to(before[name].dtype)
             model.load_state_dict(before, strict=False)
 
 

@@ -110,6 +110,7 @@ class RuleStrategy(FedAvg):
         self._sent = False  # whether clients have the served model of this round
         self._before = 0  # rounds that were done when it began
         self._returned: ArrayRecord | None = None
+        self._warned = False  # of an accuracy that is none
 
     def summary(self) -> None:
         """Log the settings of the rule, then those of Flower's FedAvg."""
@@ -244,7 +245,9 @@ class RuleStrategy(FedAvg):
         self, server: KeptServer, found: MetricRecord, clients: Sequence[ClientResult] = ()
     ) -> None:
         evaluation = evaluation_of(found)
-        if self._paths[1] is not None and "accuracy" in (evaluation.metrics or {}):
+        recorded = self._paths[1] is not None
+        if recorded and "accuracy" in found and evaluation.accuracy is None and not self._warned:
+            self._warned = True
             _log.warning("accuracy %s: not in [0, 1]: not recorded as test_acc", found["accuracy"])
         server.records.tested(evaluation, clients)
 

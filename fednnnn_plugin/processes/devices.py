@@ -1,5 +1,6 @@
 """Where a process trains: on which GPU, or on how many cores."""
 
+import ctypes
 import logging
 import os
 import platform
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 
 from fednnnn_plugin.errors import UserError, said_by
-from fednnnn_plugin.processes.endings import OPENMP_BINDING, launched_ranks
+from fednnnn_plugin.processes.endings import OPENMP_BINDING
 
 _log = logging.getLogger(__name__)
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -39,15 +40,11 @@ def usable_cores() -> int:
     return len(core_ids())
 
 
-def openmp_binding() -> str | None:
-    """Return the setting of OpenMP that has bound this process to one core of its parent's."""
-    bound = [f"{name}={os.environ[name]}" for name in OPENMP_BINDING if name in os.environ]
-    if not bound or usable_cores() > 1 or launched_ranks() > 1:  # a launcher binds ranks itself
-        return None
-    try:
-        return bound[0] if len(os.sched_getaffinity(os.getppid())) > 1 else None
-    except OSError:
-        return None
+def openmp_binding() -> list[str]:
+    """Return the settings by which OpenMP has bound this process to one core of several, if any."""
+    given = [name for name in OPENMP_BINDING if name in os.environ]
+    places = getattr(ctypes.CDLL(None), "omp_get_num_places", lambda: 0)  # torch's OpenMP
+    return given if usable_cores() == 1 and places() > 1 else []
 
 
 def device_name(device: torch.device) -> str:

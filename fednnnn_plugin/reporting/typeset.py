@@ -47,7 +47,7 @@ class Table:
         return "\n".join([f"{self.title}\n", shown.to_string(index=False), "", *self.notes]) + "\n"
 
     def latex(self) -> str:
-        """For pdfLaTeX with booktabs: numbers to the right, what stands out bold; title, notes."""
+        """For pdfLaTeX with booktabs: numbers to the right, what stands out bold, notes below."""
         rows = self.rows.map(latex)
         for row, column in self.strong:
             rows.loc[row, column] = rf"\textbf{{{rows.loc[row, column]}}}"

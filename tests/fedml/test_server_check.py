@@ -70,6 +70,12 @@ def test_file_is_read_as_fedml_reads_it() -> None:
     result = CliRunner().invoke(main, ["check", CONFIG], catch_exceptions=False)
     assert result.exit_code == 2
     assert "must be numeric" in result.stderr
+    Path(CONFIG).write_text(f"{text}\nown_args: {{on: 1}}\n")
+    result = CliRunner().invoke(main, ["check", CONFIG], catch_exceptions=False)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"{CONFIG}: own_args: true: a key must be text\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import fedml
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -16,7 +17,7 @@ from torch.testing import assert_close
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml.loaders import fedml_dataset
+from fednnnn_plugin.fedml.loaders import engine_data, fedml_dataset
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
 from fednnnn_plugin.recipe import Recipe
@@ -74,6 +75,11 @@ def test_trainer_is_called_in_fedmls_order() -> None:
     adapter = ClientTrainerAdapter(trainer, linear(), args, CPU, dataset)
     adapter.test(dict(linear().named_parameters()), 7)  # by a rank without a client
     assert trainer.tested == 6
+
+
+@pytest.mark.parametrize("given", [2, 2.0, np.int64(2), np.float64(2), torch.tensor(2)])
+def test_number_of_classes_is_whole_in_any_type(given) -> None:
+    assert engine_data([*two_clients()[:7], given], 2).num_classes == 2
 
 
 @pytest.mark.parametrize(
