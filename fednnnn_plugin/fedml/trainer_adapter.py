@@ -40,9 +40,10 @@ class ClientTrainerAdapter:
         found: Any = trainer.get_model_params()
         if not isinstance(found, Mapping):
             return found
-        ours = {n for n, given in found.items() if n in state and isinstance(given, Tensor)}
         return {
-            name: given.detach().to(state[name].device) if name in ours else given
+            name: given.detach().to(state[name].device)
+            if name in state and isinstance(given, Tensor)
+            else given
             for name, given in found.items()
             if name not in self._tied
         }

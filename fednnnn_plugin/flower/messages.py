@@ -1,17 +1,23 @@
 """What clients reply, and what a round's numbers are in Flower's records."""
 
+import logging
 import math
+from collections.abc import Callable
 
 from flwr.app import Message, MetricRecord
 from flwr.app.typing import MetricRecordValues
+from flwr.serverapp.exception import InconsistentMessageReplies
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from torch import Tensor
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, reason
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.run_folder.results import ClientResult
 from fednnnn_plugin.server.admission import checked_positive
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update
+
+_log = logging.getLogger("flwr")  # which `flwr run` shows
 
 
 def model_of(reply: Message) -> dict[str, Tensor]:
@@ -71,3 +77,18 @@ def evaluation_of(metrics: MetricRecord) -> Evaluation:
     accuracy = found.pop("accuracy") if 0 <= found.get("accuracy", -1) <= 1 else None
     loss = found.pop("loss", None)
     return Evaluation(accuracy, loss, found or None)
+
+
+def averaged_if_fit(averaged: Callable[[], MetricRecord | None], by: object) -> MetricRecord | None:
+    """Return clients' metrics averaged ``by`` a function, None where they do not fit each other.
+
+    What a function of the user's raises is raised.
+    """
+    unfit: tuple[type[Exception], ...] = (InconsistentMessageReplies,)
+    if by is aggregate_metricrecords:  # weights of 0, lists of other lengths, a list and a number
+        unfit += (ArithmeticError, TypeError, ValueError)
+    try:
+        return averaged()
+    except unfit as error:
+        _log.warning("clients' metrics: left out: %s", reason(error))
+        return None

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.exception import InconsistentMessageReplies
 from flwr.serverapp.strategy import FedAvg, Result
-from flwr.serverapp.strategy.strategy_utils import (
-    aggregate_metricrecords,
-    validate_message_reply_consistency,
-)
+from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consistency
 from torch import nn
 
 from fednnnn_plugin.errors import UserError, check_known, printable, reason, shown
 from fednnnn_plugin.flower.messages import (
+    averaged_if_fit,
     client_result,
     evaluation_of,
     model_of,
@@ -234,7 +231,7 @@ class RuleStrategy(FedAvg):
         """Return the clients' metrics, averaged as by Flower's FedAvg; None if they do not fit."""
         replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
         averaged, number = super().aggregate_evaluate, self._before + server_round
-        found = _if_they_fit(lambda: averaged(number, replies), self.evaluate_metrics_aggr_fn)
+        found = averaged_if_fit(lambda: averaged(number, replies), self.evaluate_metrics_aggr_fn)
         results = [client_result(reply, self.weighted_by_key) for reply in replies]
         known = [result for result in results if result is not None]
         if self._server is not None and (found is not None or known):
@@ -281,7 +278,7 @@ class RuleStrategy(FedAvg):
             validate_message_reply_consistency(replies, key, False)
             return average(replies, key)
 
-        return _if_they_fit(averaged, average)
+        return averaged_if_fit(averaged, average)
 
 
 class _CountedOn:
@@ -299,18 +296,3 @@ class _CountedOn:
             return found(self._done + server_round, *given, **named)
 
         return counted
-
-
-def _if_they_fit(averaged: Callable[[], MetricRecord | None], by: object) -> MetricRecord | None:
-    """Return clients' metrics averaged ``by`` a function, None where they do not fit each other.
-
-    What a function of the user's raises is raised.
-    """
-    unfit: tuple[type[Exception], ...] = (InconsistentMessageReplies,)
-    if by is aggregate_metricrecords:  # weights of 0, lists of other lengths, a list and a number
-        unfit += (ArithmeticError, TypeError, ValueError)
-    try:
-        return averaged()
-    except unfit as error:
-        _log.warning("clients' metrics: left out: %s", reason(error))
-        return None
