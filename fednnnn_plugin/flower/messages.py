@@ -1,5 +1,7 @@
 """What clients reply, and what a round's numbers are in Flower's records."""
 
+from __future__ import annotations
+
 import logging
 import math
 from collections.abc import Callable
