@@ -44,11 +44,11 @@ def test_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_comparison_is_that_of_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PROJECT / "launch")
-    import compare
+    import comparison
 
     kept = RESULTS / "comparison"
     shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
-    compare.write_page(tmp_path, [*compare.METHODS])
+    comparison.write_page(tmp_path, [*comparison.METHODS])
     page = (kept / "README.md").read_text()
     assert page == (tmp_path / "README.md").read_text()
     (overview,) = (part for part in page.split("\n\n") if part.startswith("| |"))
@@ -56,14 +56,16 @@ def test_comparison_is_that_of_its_records(tmp_path: Path, monkeypatch: pytest.M
     # Student's t with 4 degrees of freedom: 2.776 times 1/√2, the standard error of 1 to 5.
     five = pd.Series([1.0, 2.0, 3.0, 4.0, 5.0])
     rows = pd.DataFrame({"final": five, "reached": 1, "agreement": 1.0})
-    (half,) = compare.summary(rows.assign(condition="", method=""))["half"]
+    (half,) = comparison.summary(rows.assign(condition="", method=""))["half"]
     assert half == pytest.approx(2.7764 / 2**0.5, abs=1e-4)
     # Differences of 1 ± 0.5 and of 0.1 ± 0.5: the smaller p counts twice.
     noise = pd.Series([-0.5, 0.0, 0.5, 0.0, 0.0])
     finals = pd.DataFrame({"FedNNNN": five, "a": five + 1.0 + noise, "b": five + 0.1 + noise})
-    found = compare.compared(finals)
+    found = comparison.compared(finals)
     assert found["difference"].tolist() == pytest.approx([1.0, 0.1])
-    alone = [float(compare.stats.t.sf(abs(d) / (0.125**0.5 / 5**0.5), 4) * 2) for d in (1.0, 0.1)]
+    alone = [
+        float(comparison.stats.t.sf(abs(d) / (0.125**0.5 / 5**0.5), 4) * 2) for d in (1.0, 0.1)
+    ]
     assert found["p"].tolist() == pytest.approx([2 * alone[0], alone[1]])
 
 
@@ -75,7 +77,8 @@ def test_comparison_continues_a_run_that_was_stopped(
 
     (condition, *_), made = compare.CONDITIONS, []
     monkeypatch.setattr(fp, "tune", lambda *_, **__: SimpleNamespace(recipe="best.yaml"))
-    monkeypatch.setattr(fp, "run", lambda *_, output, **__: made.append(output.name))
+    monkeypatch.setattr(compare, "chosen", lambda *_: {})
+    monkeypatch.setattr(compare, "run", lambda _, __, output: made.append(output.name))
     for rounds, again in ((20, []), (10, ["seed0", "seed1", "seed2", "seed3", "seed4"])):
         for seed in compare.SEEDS:
             folder = tmp_path / condition / "FedAvg" / f"seed{seed}"
@@ -84,3 +87,32 @@ def test_comparison_continues_a_run_that_was_stopped(
             (folder / "summary.json").write_text(json.dumps({"rounds": done}))
         compare.make(tmp_path, condition, "FedAvg")
         assert made == again
+
+
+def test_comparison_chooses_by_all_tuning_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(PROJECT / "launch")
+    import compare
+
+    def run(recipe: Path, *, overrides: dict[str, int], output: Path, **_: object) -> None:
+        output.mkdir(parents=True)
+        rate, rounds = recipe.parts[-3], 20
+        if rate == "rate=0.3" and overrides["random_seed"] == 103:  # it diverges
+            rounds = 7
+        accuracy = {"rate=0.2": 0.94, "rate=0.3": 0.97, "rate=0.4": 0.6}[rate]
+        lines = [json.dumps({"test_acc": accuracy})] * rounds
+        (output / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+        if rounds < 20:
+            raise fp.RunError("round 8: no client update to average")
+
+    monkeypatch.setattr(fp, "run", run)
+    values = {0.1: 0.9, 0.2: 0.95, 0.3: 0.96, 0.4: 0.955, 0.5: None}
+    folders = [f"trials/FedAvg/rate={rate}" for rate in values]
+    trials = {"learning_rate": [*values], "value": [*values.values()], "folder": folders}
+    found = SimpleNamespace(folder=tmp_path / "study", trials=pd.DataFrame(trials))
+    assert compare.chosen(tmp_path, found, ["learning_rate"]) == {"learning_rate": 0.2}
+    table = pd.read_csv(tmp_path / "candidates.csv").set_index("learning_rate")["mean_final"]
+    assert table.to_dict() == pytest.approx(
+        {0.3: (2 * 96 + 2 * 97 + 10) / 5, 0.4: (2 * 95.5 + 3 * 60) / 5, 0.2: (2 * 95 + 3 * 94) / 5}
+    )
