@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fednnnn_plugin.errors import UserError, shown
+
 LONGEST_LINE = 1 << 24  # bytes of a round's record
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of the machine's
 TEMPORARY = ".fednnnn-tmp"
@@ -30,6 +32,13 @@ def user_path(path: str | os.PathLike[str]) -> Path:
     with suppress(RuntimeError):
         return expanded(path)
     return Path(path)
+
+
+def checked_path(what: object, given: object) -> Path:
+    """The :func:`user_path` of an argument that may be anything."""
+    if not isinstance(given, str | os.PathLike):
+        raise UserError(what, shown(given), "must be a path")
+    return user_path(given)
 
 
 @contextmanager

@@ -46,10 +46,15 @@ def copy_recipes(folder: Path) -> int:
     taken = [path.name for path in recipes if (folder / path.name).exists()]
     if taken:
         raise UserError(folder, f"it already holds {some_of(taken, 1)}: nothing was copied")
+    begun = list[Path]()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in recipes:
-            (folder / path.name).write_bytes(path.read_bytes())
+            begun.append(folder / path.name)
+            begun[-1].write_bytes(path.read_bytes())
     except OSError as error:
+        for path in begun:  # or the next try would be refused
+            with suppress(OSError):
+                path.unlink()
         raise UserError(folder, f"cannot be written to: {error.strerror}") from None
     return len(recipes)

@@ -91,7 +91,7 @@ def read_results(page: Path, names: list[str]) -> pd.DataFrame:
         rounds = pd.DataFrame(map(json.loads, records.splitlines()), columns=RECORDED)
         moved = rounds["mean_client_norm"].where(rounds["mean_client_norm"] > 0)
         row = {"condition": condition, "method": name, "seed": seed}
-        row["ended"] = len(rounds) == ROUNDS
+        row["whole"] = len(rounds) == ROUNDS
         row["final"] = final_accuracy(records)
         row["reached"] = rounds.loc[rounds["test_acc"] >= TARGET, "round"].min()
         row["agreement"] = (rounds["mean_update_norm"] / moved).mean()
@@ -213,7 +213,7 @@ def write_page(page: Path, names: list[str]) -> None:
         f"Learning rates are up to {max(TWELVE):g}, {max(SIX):g} or {max(THREE):g}, for methods "
         "with one, two or four values of other settings; "
         f"{largest_rates(page, results)} searches chose their largest. "
-        f"{(~results['ended']).sum()} of {len(results)} runs ended before round {ROUNDS}, as no "
+        f"{(~results['whole']).sum()} of {len(results)} runs ended before round {ROUNDS}, as no "
         f"client's update was finite any more; such a run counts as chance, {CHANCE:g} %. With "
         "more rounds the order of the methods may differ.",
         "",

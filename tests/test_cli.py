@@ -3,6 +3,7 @@
 What ``fp.report`` and ``fp.tune`` do: ``test_own_rule.py``.
 """
 
+import errno
 import inspect
 import os
 import re
@@ -142,6 +143,22 @@ def test_recipes_are_listed_and_copied_once() -> None:
     changed.write_text("mine")
     refused(fednnnn("recipes", "copy", "mine"))
     assert changed.read_text() == "mine"
+
+
+def test_recipes_are_copied_all_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    write, full = Path.write_bytes, OSError(errno.ENOSPC, "No space left on device")
+
+    def fill(path: Path, content: bytes) -> int:
+        write(path, content[:10])
+        if len([*path.parent.iterdir()]) == 3:
+            raise full
+        return len(content)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", fill)
+        refused(fednnnn("recipes", "copy", "mine"))
+    assert not any(Path("mine").iterdir())
+    assert fednnnn("recipes", "copy", "mine").exit_code == 0
 
 
 def test_partition_shows_a_recipes_clients() -> None:

@@ -18,7 +18,7 @@ from fednnnn_plugin.assembly.unchanged import is_of_other_code
 from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, in_python, printable, reason
-from fednnnn_plugin.files import user_path
+from fednnnn_plugin.files import checked_path
 from fednnnn_plugin.models import MODEL, form_in
 from fednnnn_plugin.recipe import Recipe, load_recipe
 from fednnnn_plugin.rounds.loaders import LoaderData
@@ -114,7 +114,7 @@ def load_model(
         net = fp.load_model(run.folder)
         net(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).argmax(1)
     """
-    files = RunFolder(user_path(folder))
+    files = RunFolder(checked_path("folder", folder))
     for path in (files.recipe, files.model):
         if not path.is_file():
             raise UserError(

@@ -21,7 +21,8 @@ from fednnnn_plugin.assembly.unchanged import is_finished
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.data.own_forms import clients_of
-from fednnnn_plugin.errors import UserError, in_python, shown
+from fednnnn_plugin.errors import OUTPUT, UserError, in_python, shown
+from fednnnn_plugin.files import checked_path
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.followers.progress import progress_display
 from fednnnn_plugin.packaged_recipes import BASE
@@ -177,6 +178,14 @@ def run(
     """
     if not isinstance(resume, bool) and resume != "auto":
         raise UserError("resume", shown(resume), 'must be True, False or "auto"')
+    if output is not None:
+        checked_path(OUTPUT, output)
+    must = "must be a list of objects of fednnnn_plugin.Follower"
+    if not isinstance(followers, list | tuple):
+        raise UserError("followers", shown(followers), must)
+    for each in followers:
+        if not isinstance(each, Follower):
+            raise UserError("followers", shown(each), must)
     names, objects = names_and_objects(
         {
             "model": model,

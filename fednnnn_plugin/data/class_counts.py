@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from fednnnn_plugin.errors import printable
+from fednnnn_plugin.errors import UserError, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,12 +22,33 @@ def client_counts(
 
     ``labels`` has the class of each image, [n] integers; ``parts`` for each client the positions
     of its images. Classes without a name in ``class_names`` go by their number.
+
+    Raises:
+        UserError: labels that are no classes, or parts that are not such positions.
     """
     import pandas as pd
 
-    classes, class_of = np.unique(np.asarray(labels), return_inverse=True)
-    of_parts = (class_of[np.asarray(part, dtype=np.intp)] for part in parts)
+    of_images = _whole_numbers(labels)
+    if of_images is None:
+        raise UserError("labels", allowed="must be the class of each image, [n] integers")
+    classes, class_of = np.unique(of_images, return_inverse=True)
+    of_parts = []
+    for client, part in enumerate(parts):
+        positions = _whole_numbers(part)
+        if positions is None or ((positions < 0) | (positions >= class_of.size)).any():
+            must = f"must be positions of its images, integers from 0 to {class_of.size - 1}"
+            raise UserError(f"parts[{client}]", allowed=must)
+        of_parts.append(class_of[positions])
     rows = [np.bincount(of_part, minlength=classes.size) for of_part in of_parts]
     named = int(classes.max(initial=0)) < len(class_names)
     names = [printable(class_names[label]) if named else str(label) for label in classes]
     return pd.DataFrame(np.array(rows), columns=names).rename_axis(index="client")
+
+
+def _whole_numbers(given: npt.ArrayLike) -> npt.NDArray[np.intp] | None:
+    """The list as an array, or None if it is no list [n] of integers; an empty one is."""
+    with suppress(TypeError, ValueError):  # rows of several lengths, and what is no array
+        numbers = np.asarray(given)
+        if numbers.ndim == 1 and (numbers.dtype.kind in "iu" or not numbers.size):
+            return numbers.astype(np.intp)
+    return None

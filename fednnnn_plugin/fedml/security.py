@@ -117,6 +117,10 @@ def refuse_enabled(args: Any, switches: Mapping[str, str]) -> None:
 
 def check_security(args: Any) -> None:
     """Refuse what does not go with our aggregation, and start the rest anew."""
+    for switch in SWITCHES:
+        given = getattr(args, switch, None)
+        if isinstance(given, str):  # "false" would turn it on
+            raise UserError(switch, shown(given), "must be true or false")
     refuse_enabled(args, _MAY_NOT_BE_ENABLED)
     turn_off_earlier()
     for key, choices in _CHOICES.items():

@@ -1,6 +1,5 @@
 """What ``fp.report`` and ``fp.read_runs`` are given: paths, names, a number."""
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from math import isfinite
@@ -10,20 +9,13 @@ from pathlib import Path
 import pandas as pd
 
 from fednnnn_plugin.errors import Option, UserError, shown
-from fednnnn_plugin.files import user_path
+from fednnnn_plugin.files import checked_path
 
 OUT = Option("out", "--out")
 LAYERS = Option("layers", "--layer")
 TARGET = Option("target", "--target")
 FORMAT = Option("formats", "--format")
 HUE = Option("hue", "--hue")
-
-
-def checked_path(what: object, given: object) -> Path:
-    """A path, of which ``~`` is the home directory."""
-    if not isinstance(given, str | os.PathLike):
-        raise UserError(what, shown(given), "must be a path")
-    return user_path(given)
 
 
 def run_paths(given: Iterable[object]) -> list[Path]:

@@ -14,6 +14,7 @@ import jinja2
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError, check_known, in_python, printable
+from fednnnn_plugin.files import checked_path
 from fednnnn_plugin.reporting import runs as run_folders
 from fednnnn_plugin.reporting import search_figures, tables
 from fednnnn_plugin.reporting.arguments import (
@@ -21,7 +22,6 @@ from fednnnn_plugin.reporting.arguments import (
     LAYERS,
     OUT,
     checked_names,
-    checked_path,
     parsed_target,
     run_paths,
 )

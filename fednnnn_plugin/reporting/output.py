@@ -44,7 +44,9 @@ def write_report(out: Path, files: Files) -> None:
             with errors_named(out / name):
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 (new / name).write_bytes(content)
-        for name in _PARTS:
+        # First, so that the folder is a report's and can be replaced if this is killed.
+        (new / MARKDOWN).replace(out / MARKDOWN)
+        for name in set(_PARTS) - {MARKDOWN}:
             old = out / name
             if old.is_dir() and not old.is_symlink():
                 shutil.rmtree(old)

@@ -18,11 +18,10 @@ from fednnnn_plugin.assembly.objects import (
 from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.data.own_forms import clients_of
 from fednnnn_plugin.errors import RESUME, UserError, in_python, shown
-from fednnnn_plugin.files import user_path
+from fednnnn_plugin.files import checked_path
 from fednnnn_plugin.followers.progress import warnings_shown
 from fednnnn_plugin.processes.endings import launched_ranks
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
-from fednnnn_plugin.reporting.arguments import checked_path
 from fednnnn_plugin.reporting.study import is_study, read_plan
 from fednnnn_plugin.tuning.begin import begin_study, check_study
 from fednnnn_plugin.tuning.options import JOBS, STUDY, Options, checked_options
@@ -176,9 +175,7 @@ def tune_recipe(
 
         loaded = load([])
         default = Path("studies") / f"{loaded.name}-seed{loaded.common_args.random_seed}"
-        folder = StudyFolder(
-            here / user_path(study or default), allow_code=allow_code, objects=objects
-        )
+        folder = StudyFolder(here / (study or default), allow_code=allow_code, objects=objects)
         if resume and is_study(folder.path):
             check_study(folder, load, options)
         else:

@@ -94,6 +94,10 @@ OBJECTS = {"random_seed": np.int64(3), "data_dir": Path("😀"), "image_size": n
         ({"overrides": OBJECTS | {"beta": -1}}, r"overrides: train_args\.beta: -1.*\Z"),
         ({"overrides": [3]}, "overrides: a list: must be a mapping"),
         ({"backend": "mpi"}, "backend: 'mpi': must be 'sp' or 'MPI'"),
+        ({"output": 3}, "output: 3: must be a path"),
+        ({"followers": None}, "followers: null: must be a list of objects of .*Follower"),
+        ({"followers": "tensorboard"}, "followers: 'tensorboard': "),
+        ({"followers": [fp.Follower(), print]}, "followers: a builtin_function_or_method: "),
         ({"output": "typo", "resume": True}, r"resume=True: .*typo: "),
         *(({"output": here, "overwrite": True}, "output: .*current") for here in (".", "a/..")),
     ],
@@ -203,6 +207,8 @@ def test_load_model_warns_of_another_model_that_fits(
 def test_load_model_without_a_model_is_refused(tmp_path: Path, runs: dict[str, fp.Run]) -> None:
     with pytest.raises(fp.UserError, match=r"recipe\.yaml"):
         fp.load_model(tmp_path / "nowhere")
+    with pytest.raises(fp.UserError, match="folder: null: must be a path"):
+        fp.load_model(None)
     (tmp_path / "recipe.yaml").write_bytes((runs["digits"].folder / "recipe.yaml").read_bytes())
     tensors = save({"w": torch.zeros(2)})
     for content in (None, b"no tensors", tensors, save({}, {"fednnnn_plugin": "{}"})):

@@ -82,6 +82,7 @@ def test_file_is_read_as_fedml_reads_it() -> None:
     ("keys", "start"),
     [
         ({"enable_defense": True, "defense_type": "rfa"}, "defense_type: rfa: "),
+        ({"enable_dp": "false"}, "enable_dp: 'false': must be true or false"),
         ({"grpc_ipconfig_path": CONFIG}, f"comm_args.grpc_ipconfig_path: '{CONFIG}': no column "),
         ({"save_path": f"{CONFIG}/model"}, f"save_path: {CONFIG}/model: "),
         ({"prometheus_path": "."}, "prometheus_path: .: "),

@@ -132,6 +132,28 @@ def test_report_is_replaced_with_overwrite_only(make_run, study: Path, tmp_path:
     assert before.keys() & files_of(out).keys() >= {f"{run.name}/metrics.jsonl"}
 
 
+def test_report_that_was_killed_is_replaced(
+    make_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = make_run("FedNNNN", change=bare), tmp_path / "out"
+    assert report(run, "--out", out)[0] == 0
+    whole = files_of(out).keys()
+    renamed = list[Path]()
+
+    def rename(part: Path, place: Path) -> Path:
+        if renamed:
+            raise KeyboardInterrupt
+        renamed.append(place)
+        return part.replace(place)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    assert report(run, "--out", out, "--overwrite")[0] != 0
+    monkeypatch.undo()
+    assert len(files_of(out)) < len(whole)
+    assert report(run, "--out", out, "--overwrite")[0] == 0
+    assert files_of(out).keys() == whole
+
+
 MARKED = "<b> [x](http://a) *b* _c_ `d` $e$ ~~f~~ @g #h :i: www.j.k ![l](m) | &amp; \\ 1. z"
 
 

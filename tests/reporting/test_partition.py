@@ -1,5 +1,7 @@
 """How a data set was dealt to the clients."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -32,6 +34,22 @@ def test_client_counts_by_hand() -> None:
     sizes = pd.DataFrame({"a": (10_000.0 * np.arange(1, 101) ** -0.7).round()})
     assert "fitted exponent 0.70" in counts_text(sizes)
     assert "fitted exponent 0.00" in counts_text(sizes[:3] * 0 + 2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "parts", "said"),
+    [
+        ([[0, 1], [2]], [0, 1, 1], "labels: must be the class of each image"),
+        (np.array([[0], [1]]), [[0]], "labels: "),
+        ([0.5, 1.0], [[0]], "labels: "),
+        ([0, 1, 1], [0, 1], r"parts\[0\]: must be positions of its images, integers from 0 to 2"),
+        ([0, 1, 1], [[0], [2, 3]], r"parts\[1\]: "),
+        ([0, 1, 1], [[-1]], r"parts\[0\]: "),
+    ],
+)
+def test_client_counts_names_a_wrong_argument(labels: Any, parts: Any, said: str) -> None:
+    with pytest.raises(fp.UserError, match=f"^{said}"):
+        fp.figures.client_counts(labels, parts)
 
 
 @pytest.mark.parametrize("names", [["client", "samples"], ["classes", "0"], ["a\nb", "a\\nb"]])
