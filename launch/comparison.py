@@ -221,8 +221,8 @@ def write_page(page: Path, names: list[str]) -> None:
         "Holm within a table; rounds: the median over the seeds that reach "
         f"{100 * TARGET:.0f} % (how many do). N/E: the mean over rounds and seeds, of what is "
         "uploaded. Costs: gradients that a client computes in a step; vectors of the model's size "
-        "that it uploads and that it gets in a round. All clients have about as many images and "
-        "make as many steps, so that FedNova is FedAvg here.",
+        "that it uploads and that it gets in a round. All clients have about the same number of "
+        "images and make about the same number of steps, so that FedNova is FedAvg here.",
         "",
         overview(results),
         "",

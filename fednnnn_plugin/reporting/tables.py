@@ -69,7 +69,7 @@ def accuracy(runs: pd.DataFrame) -> Table:
         notes.append("min a run: the mean over seeds, on whatever machines.")
     for difference, lines in numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper"):
         who = ", ".join(lines["label"].unique())
-        notes.append(f"* {who}: not the paper's settings, in brackets: {difference}.")
+        notes.append(f"* {who}: unlike the paper, whose values are in brackets: {difference}.")
     title = f"{judged(runs).capitalize()} {', '.join(numbers['metric'].map(_with_unit).unique())}"
     return Table(title, numbers, rows, frozenset(strong), tuple(notes))
 
