@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -81,28 +81,15 @@ def batch_to_test(model: nn.Module, sample: Tensor, room: int) -> int:
 Tested = tuple[tuple[int, int], Tally]
 
 
-class Counts(NamedTuple):
-    """A batch's tally on its device, whose host has not waited for it.
-
-    ``numbers`` ``[4]`` are those of :class:`Tally` in float64, which is exact for counts;
-    ``by_class`` ``[C, 2]`` what it has of each class. Outputs and targets, where they are ``kept``,
-    are on their way to the host.
-    """
-
-    numbers: Tensor
-    by_class: Tensor
-    kept: Sequence[Tensor]
-
-
 @torch.no_grad()
-def count(
+def tally(
     model: nn.Module,
     batch: Batch,
     loss: Loss = CROSS_ENTROPY,
     *,
     keep: bool = False,
     classes: int = 0,
-) -> Counts:
+) -> Tally:
     """Test one batch; the model is in evaluation mode. To ``keep`` outputs costs their memory.
 
     Each of so many ``classes`` is counted as well, if there are any.
@@ -128,9 +115,10 @@ def count(
     correct = nothing if predicted is None else (predicted == targets).sum()
     classified = nothing if predicted is None else counted
     numbers = torch.stack([x.double() for x in (correct, total, samples, classified)])
-    by_class = _by_class(predicted, targets, classes) if classes else nothing.new_zeros(0, 2)
-    kept = [to_host(each) for each in (outputs, targets)] if keep else []
-    return Counts(numbers, by_class, kept)
+    by_class = _by_class(predicted, targets, classes).tolist() if classes else []
+    kept = [to_host(each).numpy() for each in (outputs, targets)] if keep else []
+    right, lost, many, labels = numbers.tolist()  # a GPU's outputs have arrived when this has
+    return Tally(int(right), lost, int(many), int(labels), tuple(map(tuple, by_class)), *kept)
 
 
 def _by_class(predicted: Tensor | None, targets: Tensor, classes: int) -> Tensor:
@@ -147,30 +135,6 @@ def _by_class(predicted: Tensor | None, targets: Tensor, classes: int) -> Tensor
     correct = (predicted == targets).flatten()
     counts = torch.bincount(2 * rows + correct, minlength=2 * classes + 2).view(-1, 2)[:classes]
     return torch.stack([counts.sum(1), counts[:, 1]], 1)
-
-
-def read(counted: Sequence[Counts]) -> list[Tally]:
-    """Return the tallies of batches; the host waits once for a GPU."""
-    if not counted:
-        return []
-    # The order matters: outputs and targets have arrived when the host has waited for these.
-    by_class = torch.stack([each.by_class for each in counted]).tolist()
-    rows = torch.stack([each.numbers for each in counted]).tolist()
-    return [
-        Tally(
-            *(int(correct), total, int(samples), int(classified)),
-            tuple(map(tuple, of_classes)),
-            *(tensor.numpy() for tensor in each.kept),
-        )
-        for (correct, total, samples, classified), of_classes, each in zip(
-            rows, by_class, counted, strict=True
-        )
-    ]
-
-
-def tally(model: nn.Module, batch: Batch, loss: Loss = CROSS_ENTROPY) -> Tally:
-    """Test one batch, as :func:`count` does."""
-    return read([count(model, batch, loss)])[0]
 
 
 def evaluation(

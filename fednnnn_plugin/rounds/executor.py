@@ -20,7 +20,7 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.processes.devices import is_out_of_memory
 from fednnnn_plugin.processes.workers import Call, Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.rounds.batches import Batches
-from fednnnn_plugin.rounds.evaluation import Metric, Tested, count, evaluation, read
+from fednnnn_plugin.rounds.evaluation import Metric, Tested, evaluation, tally
 from fednnnn_plugin.rounds.groups import GroupTooWide
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
@@ -248,16 +248,15 @@ class Executor:
         batches = self._test
         assert isinstance(batches, Batches)
         keep, classes = (False, 0) if by_client else (bool(self._metrics), self._classes)
-        count_in = partial(count, loss=self._loss, keep=keep, classes=classes)
+        test = partial(tally, loss=self._loss, keep=keep, classes=classes)
         with self._generators("client", 0, 0):
             model = self._replica(state).model.eval()
             every = batches.test(by_client=by_client)
-            places, counted = [], []
+            found = list[Tested]()
             for place, (client, batch) in islice(enumerate(every), first, stop, step):
-                places.append((client, place))
                 with self._generators("test", 0, place):  # whoever tests the batches before it
-                    counted.append(count_in(model, batches.staged(batch)))
-            return [*zip(places, read(counted), strict=True)]
+                    found.append(((client, place), test(model, batches.staged(batch))))
+            return found
 
     def evaluate(self, tallied: Iterable[Tested]) -> Evaluation:
         """Put together what all ranks' parts of a test found."""

@@ -20,7 +20,6 @@ _FOLDS, _HUGE_FOLDS, _HUGE = 3, 6, 1e12
 #: By how much a count may grow in a round: 2^31 such rounds are what int64 holds.
 LARGEST_STEP = 1 << 32
 _VARIANCE = "running_var"
-_ALL = None
 
 
 class Moved(Block):
@@ -71,10 +70,10 @@ class BufferSum:
         most = start.clamp(max=limits.max - LARGEST_STEP) + LARGEST_STEP
         self._counts, self._start = counts, start
         self._most = torch.where(counts, most, limits.max)
-        #: Of clients who moved every entry, under _ALL; of others by each that they moved. The
-        #: weights are those that the sums hold: what lacks to all clients' is of ``w_t``.
-        self.sums: dict[str | None, BinnedSum] = {}
-        self.weights: dict[str | None, Fraction] = {}
+        #: Of each entry, the sum over the clients who moved it, and the weight that it holds: what
+        #: lacks to all clients' weight is of ``w_t``.
+        self.sums: dict[str, BinnedSum] = {}
+        self.weights: dict[str, Fraction] = {}
         self.maxima = torch.full((layout.integer.size,), limits.min, device=device)
 
     @cached_property
@@ -133,32 +132,26 @@ class BufferSum:
         shares = zip(map(Fraction, weights), map(Fraction, factors), strict=True)
         together = sum((weight * factor for weight, factor in shares), Fraction())
         folds = _HUGE_FOLDS if max(peaks) > _HUGE else _FOLDS
-        entries = rows.moved.entries
-        blocks: dict[str | None, slice] = {entry.name: entry.where for entry in entries}
-        if rows.moved is self._whole:
-            blocks = {_ALL: slice(0, rows.moved.size)}
-        for block, where in blocks.items():
-            self._sum_of(block).add(rows.floating[:, where], terms, folds)
-            self.weights[block] += together
+        for entry in rows.moved.entries:
+            self._sum_of(entry.name).add(rows.floating[:, entry.where], terms, folds)
+            self.weights[entry.name] += together
         self.maxima = torch.maximum(self.maxima, rows.integer.amax(0))
 
     def merge(self, other: "BufferSum") -> None:
         """Add another partial sum."""
-        for block, total in other.sums.items():
-            self._sum_of(block).merge(total)
-            self.weights[block] += other.weights[block]
+        for name, total in other.sums.items():
+            self._sum_of(name).merge(total)
+            self.weights[name] += other.weights[name]
         self.maxima = torch.maximum(self.maxima, other.maxima.to(self._device))
 
-    def become(
-        self, weights: Sequence[dict[str | None, Fraction]], maxima: Sequence[list[int]]
-    ) -> None:
+    def become(self, weights: Sequence[dict[str, Fraction]], maxima: Sequence[list[int]]) -> None:
         """Take the weights and the maxima of several parts; have a sum of all that they moved."""
-        blocks = [_ALL, *(entry.name for entry in self._layout.floating.entries)]
-        blocks = [block for block in blocks if any(block in part for part in weights)]
-        self.sums = {block: self._sum_of(block) for block in blocks}  # in one order everywhere
+        names = [entry.name for entry in self._layout.floating.entries]
+        names = [name for name in names if any(name in part for part in weights)]
+        self.sums = {name: self._sum_of(name) for name in names}  # in one order everywhere
         nothing = Fraction()
         self.weights = {
-            block: sum((part.get(block, nothing) for part in weights), nothing) for block in blocks
+            name: sum((part.get(name, nothing) for part in weights), nothing) for name in names
         }
         self.maxima = torch.tensor(maxima, dtype=torch.int64).amax(0).to(self._device)
 
@@ -166,38 +159,29 @@ class BufferSum:
         """Return the weighted average, or the maximum, of every buffer, in its own dtype."""
         found = self._layout.integer.views(self.maxima)
         every = sum(map(Fraction, weights.given), Fraction())
-        if every == self.weights.get(_ALL):
-            vector = weights.mean_vector(self.sums[_ALL], torch.float64)
-            found |= self._layout.floating.views(vector)
-        else:
-            found |= {e.name: self._mean(e, every, weights) for e in self._layout.floating.entries}
+        found |= {e.name: self._mean(e, every, weights) for e in self._layout.floating.entries}
         forms = self._layout.forms
         return {name: found[name].to(forms[name][1], copy=True) for name in self._layout.buffers}
 
     def _mean(self, entry: Entry, every: Fraction, weights: Weights) -> Tensor:
-        """Return the average of an entry that not all clients moved; ``every`` is their weight."""
-        start, still = self._w_t[entry.name], every
-        places = {_ALL: entry.where, entry.name: slice(None)}
-        blocks = [block for block in places if block in self.sums]
-        if not blocks:
+        """Return the average of an entry; ``every`` is the weight of all clients."""
+        start = self._w_t[entry.name]
+        if entry.name not in self.sums:
             return start
         total = BinnedSum(entry.shape.numel(), self._device, _HUGE_FOLDS)
-        for block in blocks:
-            total.merge(self.sums[block].part(places[block]))
-            still -= self.weights[block]
-        if still:
+        total.merge(self.sums[entry.name])
+        if still := every - self.weights[entry.name]:  # of clients who did not move it
             row, exponent = start.reshape(1, -1), weights.exponent
             share, peak = float(still / Fraction(2) ** exponent), float(_peaks(row))
             folds = _HUGE_FOLDS if peak > _HUGE else _FOLDS
             total.add(row, [Term(share, exponent, share * peak)], folds)
         return weights.mean_vector(total, torch.float64).view(entry.shape)
 
-    def _sum_of(self, block: str | None) -> BinnedSum:
-        if block not in self.sums:
-            size = self._layout.floating.size if block is _ALL else self._w_t[block].numel()
-            self.sums[block] = BinnedSum(size, self._device, _HUGE_FOLDS)
-            self.weights[block] = Fraction()
-        return self.sums[block]
+    def _sum_of(self, name: str) -> BinnedSum:
+        if name not in self.sums:
+            self.sums[name] = BinnedSum(self._w_t[name].numel(), self._device, _HUGE_FOLDS)
+            self.weights[name] = Fraction()
+        return self.sums[name]
 
 
 def _peaks(rows: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ it chooses by itself, and integers are added, which is exact: binned summation a
 Nguyen, "Parallel Reproducible Summation", IEEE Transactions on Computers 64 (7), 2015.
 """
 
-import copy
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -119,14 +118,6 @@ class BinnedSum:
         self.align(other.bins)
         for bin_ in self._sums.keys() & other.bins.keys():
             self._sums[bin_].add_(other.bins[bin_].to(self._device))
-
-    def part(self, where: slice) -> "BinnedSum":
-        """Return the sum of some of the elements, in the same memory."""
-        part = copy.copy(self)
-        part._sums = {bin_: total[where] for bin_, total in self.bins.items()}
-        part._uncorrected = Counter()
-        part._size = len(range(self._size)[where])
-        return part
 
     def align(self, bins: Collection[int]) -> None:
         """Have all bins that a sum over these and its own keeps; drop those that fall below."""

@@ -106,7 +106,7 @@ def test_memory_of_a_wide_group_is_given_back(
     """Where it ends beside the training: as updates are measured, and in a test."""
     widths, tests, held = list[int](), list[int](), list[Any]()
     measured_once = list[Any]()
-    measure, memory_for, counts = ClientSum.measure, GroupSGD._memory_for, executor.count
+    measure, memory_for, counts = ClientSum.measure, GroupSGD._memory_for, executor.tally
 
     def noted(self: GroupSGD, clients: int, samples: int, start: Any) -> Any:
         assert all(each() is None for each in measured_once)  # what failed is let go
@@ -130,7 +130,7 @@ def test_memory_of_a_wide_group_is_given_back(
 
     monkeypatch.setattr(GroupSGD, "_memory_for", noted)
     monkeypatch.setattr(ClientSum, "measure", measured)
-    monkeypatch.setattr(executor, "count", counted)
+    monkeypatch.setattr(executor, "tally", counted)
     monkeypatch.setattr(group_adder, "is_asynchronous", lambda _: True)
     assert tiny(comm_round=1, **ALL | {"client_batching": 6}).client_batching == 1
     assert 6 in widths

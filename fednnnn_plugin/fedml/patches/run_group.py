@@ -1,6 +1,5 @@
 """``fedml run RECIPE.yaml``, beside FedML's ``list``, ``logs``, ``status`` and ``stop``."""
 
-import sys
 from types import ModuleType
 from typing import Any
 
@@ -66,14 +65,7 @@ class RecipeGroup(click.Group):
 
 
 def apply(run: ModuleType) -> None:
-    """Replace ``fedml_run`` by a group of the same commands, options and help; it takes recipes."""
+    """Have ``fedml_run``, with its commands, options and help, take recipes as well."""
     group = getattr(run, "fedml_run", None)
-    if not isinstance(group, click.Group) or isinstance(group, RecipeGroup):
-        return
-    replacement = RecipeGroup.__new__(RecipeGroup)
-    replacement.__dict__.update(group.__dict__)
-    run.fedml_run = replacement  # type: ignore[attr-defined]
-    # None yet where FedML's command is just importing this module; it takes the replacement then.
-    command = getattr(sys.modules.get("fedml.cli.cli"), "cli", None)
-    if command is not None:  # it was imported before the plugin was registered
-        command.add_command(replacement)
+    if isinstance(group, click.Group):
+        group.__class__ = RecipeGroup
