@@ -37,9 +37,9 @@ def checked_labels(value: object, where: str, loss: str = "") -> Tensor:
     floating = labels.is_floating_point()
     if not (floating or is_integral(labels)) or not labels.ndim or not labels.numel():
         raise UserError(where, kind_of(labels), "must be integers or floating [n, ...], not empty")
+    given, labels = labels, check_finite(labels, where) if floating else labels.to(torch.int64)
     if floating and loss == _CROSS_ENTROPY:
-        _check_probabilities(labels, where)
-    labels = check_finite(labels, where) if floating else labels.to(torch.int64)
+        _check_probabilities(given, where)
     if loss == _YES_OR_NO:
         _check_yes_or_no(labels, where)
     if floating or loss == "mse" or (loss == _YES_OR_NO and labels.ndim > 1):

@@ -155,6 +155,7 @@ def test_table_of_objects_says_what_to_do() -> None:
         (TABLE[["class"]], "cross_entropy", "y[:, 0].astype(int)"),
         (pd.get_dummies(TABLE["age"]).astype(int), "cross_entropy", "y.argmax(1)"),
         (TABLE[["class", "age"]], "cross_entropy", "loss: mse"),
+        (TABLE["class"].where(TABLE["class"] > 0), "cross_entropy", "has NaN or infinite values"),
         (TABLE["sort"], "mse", "factorize"),
         (TABLE["age"] > 8, "bce_with_logits", "y.astype(int)"),
         (TABLE["age"].astype(object), "", "y.astype(int)"),
