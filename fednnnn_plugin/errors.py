@@ -187,6 +187,11 @@ def joined(lines: Iterable[str]) -> str:
     return "\n".join(different[:MAX_LINES] + ([f"... and {rest} more"] if rest > 0 else []))
 
 
+def how_to_install(extra: str) -> str:
+    """Return the commands that install an extra of the package."""
+    return f"pip install 'fednnnn-plugin[{extra}]', in a clone pip install '.[{extra}]'"
+
+
 def check_known(what: object, given: object, allowed: Iterable[str]) -> None:
     """Refuse an argument that is none of what is allowed, and name the nearest."""
     names = list(allowed)

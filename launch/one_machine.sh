@@ -7,7 +7,7 @@
 # RECIPE is a file or the name of a recipe of the package. Ctrl-C writes a checkpoint first, a second
 # one does not. With --set using_mlops=true it is `fedml run`.
 # Ranks share the machine's cores: each trains (cores / ranks) clients side by side, one thread
-# each. The result has the same bits on any number of ranks. Needs: pip install 'fednnnn-plugin[mpi]'.
+# each. The result has the same bits on any number of ranks. Needs: pip install '.[mpi]' in the clone.
 set -euo pipefail
 
 case "${1:-}" in

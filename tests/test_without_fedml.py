@@ -55,7 +55,7 @@ def test_package_works_without_fedml(tmp_path: Path) -> None:
     assert public == "run FedNNNN True False"
     assert "'.[fedml]'" in older
     assert "'.[fedml]'" in newer
-    assert "uv venv --python 3.11" in newer
+    assert "uv venv --seed --python 3.11" in newer
     [line] = ended.stderr.splitlines()
     assert "common_args.using_mlops: true" in line
     assert (tmp_path / "run" / "summary.json").exists()

@@ -12,7 +12,13 @@ from fednnnn_plugin.assembly.vocabulary import Tokens
 from fednnnn_plugin.data.arrays import kind_of
 from fednnnn_plugin.data.labels import check_classes, checked_labels, count_classes
 from fednnnn_plugin.data.own_data import UserData, checked_part
-from fednnnn_plugin.data.own_forms import NO_SAMPLE, check_clients, inputs_and_labels, members
+from fednnnn_plugin.data.own_forms import (
+    NO_SAMPLE,
+    check_clients,
+    client_tests,
+    inputs_and_labels,
+    members,
+)
 from fednnnn_plugin.data.tables import is_table
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import tensors_digest
@@ -55,7 +61,9 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Tokens]
         )
     check_clients(len(clients), recipe.train_args.client_num_in_total)
     size, loss = recipe.train_args.batch_size, loss_name(recipe)
-    tests: Sequence[object] = members(test) if inputs_and_labels(test) is None else ()
+    tests: Sequence[object] = ()
+    if inputs_and_labels(test) is None:
+        tests = client_tests(given, test, where)
     if fraction := recipe.data_args.validation_fraction:
         seed = recipe.common_args.random_seed
         clients, tests = _held_out(clients, fraction, seed, where, loss)

@@ -154,7 +154,7 @@ def run(
         overwrite: replace the run in the folder.
         allow_code: allow a ``module:name`` in the recipe to run.
         backend: ``"sp"`` or ``"MPI"``; by default the recipe's, and MPI under ``mpirun``.
-        followers: objects that are notified of the progress.
+        followers: a list of objects that are notified of the progress.
         mlops: creates the follower that reports to FedML's service, for ``using_mlops: true``.
 
     Returns:

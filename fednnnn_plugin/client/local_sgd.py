@@ -43,7 +43,7 @@ class LocalSGD:
     ``∇ℓ + μ (w - w_t) + h``, first scaled to at most ``max_grad_norm``; the decay λ is its own.
     """
 
-    epochs: float | None  # E; None with local_steps
+    epochs: float | None  # e; None with local_steps
     batch_size: int  # B; -1 is all of a client's data
     learning_rate: float  # η
     weight_decay: float = 0.0  # λ, on every trainable parameter
@@ -88,7 +88,7 @@ class LocalSGD:
     def steps(self, batches: int) -> int:
         """Return T, a client's steps in a round, whose data are so many batches.
 
-        ``T = ⌈E · batches⌉`` by the decimal that E is written as, or ``local_steps``.
+        ``T = ⌈e · batches⌉`` by the decimal that the epochs e are written as, or ``local_steps``.
         """
         if self.epochs is None:
             assert self.local_steps is not None

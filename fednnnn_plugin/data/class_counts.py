@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, printable, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +32,8 @@ def client_counts(
     if of_images is None:
         raise UserError("labels", allowed="must be the class of each image, [n] integers")
     classes, class_of = np.unique(of_images, return_inverse=True)
+    if not isinstance(parts, Iterable):
+        raise UserError("parts", shown(parts), "must be a list with each client's positions")
     of_parts = []
     for client, part in enumerate(parts):
         positions = _whole_numbers(part)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.errors import UserError, how_to_install, printable, reason
 from fednnnn_plugin.files import user_path
 from fednnnn_plugin.user_code import HUB
 
@@ -82,7 +82,7 @@ def _library(name: str, where: str) -> Any:
         raise UserError(
             where,
             f"needs the library {name}",
-            f"pip install 'fednnnn-plugin[huggingface]' ({printable(reason(error))})",
+            f"{how_to_install('huggingface')} ({printable(reason(error))})",
         ) from error
 
 

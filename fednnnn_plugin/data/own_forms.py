@@ -52,8 +52,8 @@ def take_apart(given: object, where: str) -> Given:
         case (clients, test) if train := _pairs_to_train_on(clients, where):
             if pair := inputs_and_labels(test):
                 return Given(train, {TEST: pair})
-            if len(members(test)) == len(train):
-                tests = _pairs(test, where, f"{TEST}client")
+            if len(own := client_tests(clients, test, where)) == len(train):
+                tests = _pairs(own, where, f"{TEST}client")
                 if not any(tests.values()):
                     raise UserError(where, "no client has a test part", "at least one must have")
                 return Given(train, tests)
@@ -123,6 +123,16 @@ def members(clients: object) -> Sequence[object]:
     """Return the clients of a list, or of a mapping from their names, in its order."""
     listed = [*clients.values()] if isinstance(clients, Mapping) else clients
     return listed if isinstance(listed, tuple | list) else ()
+
+
+def client_tests(clients: object, test: object, where: str) -> Sequence[object]:
+    """Return the clients' test parts in the order of the clients: by name where both have names."""
+    if not (isinstance(clients, Mapping) and isinstance(test, Mapping)):
+        return members(test)
+    if others := sorted(map(str, clients.keys() ^ test.keys())):
+        has = "in one of them only"
+        raise UserError(where, f"clients and tests: {printable(others[0])}: {has}", "give both")
+    return [test[name] for name in clients]
 
 
 def client_positions(split: object, where: str, total: int) -> tuple[Tensor, ...]:

@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, how_to_install
 
 FEDML_VERSION = "0.9.6"
 
@@ -39,9 +39,9 @@ def why_unusable(name: str = "fednnnn-plugin") -> str | None:
     if found == FEDML_VERSION:
         return None
     return (
-        f"{name} needs FedML {FEDML_VERSION} on Python 3.10 or 3.11 (`uv venv --python 3.11` or "
-        "`conda create -n fedml python=3.11` makes an environment): pip install "
-        "'fednnnn-plugin[fedml]', in a clone pip install '.[fedml]'; found "
+        f"{name} needs FedML {FEDML_VERSION} on Python 3.10 or 3.11 (`uv venv --seed --python "
+        "3.11` or `conda create -n fedml python=3.11` makes an environment): "
+        f"{how_to_install('fedml')}; found "
         f"{f'FedML {found}' if found else 'none'} on Python {platform.python_version()}"
     )
 

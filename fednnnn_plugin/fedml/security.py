@@ -109,7 +109,10 @@ def turn_off_earlier() -> None:
 
 
 def refuse_enabled(args: Any, switches: Mapping[str, str]) -> None:
-    """Refuse what is turned on, and say why it may not be."""
+    """Refuse what is turned on, and say why it may not be; and any switch that is a text."""
+    for switch in SWITCHES:
+        if isinstance(given := getattr(args, switch, None), str):  # "false" would turn it on
+            raise UserError(switch, shown(given), "must be true or false")
     for switch, why in switches.items():
         if getattr(args, switch, False):
             raise UserError(switch, f"true: {why}", "leave it out or false")
@@ -117,10 +120,6 @@ def refuse_enabled(args: Any, switches: Mapping[str, str]) -> None:
 
 def check_security(args: Any) -> None:
     """Refuse what does not go with our aggregation, and start the rest anew."""
-    for switch in SWITCHES:
-        given = getattr(args, switch, None)
-        if isinstance(given, str):  # "false" would turn it on
-            raise UserError(switch, shown(given), "must be true or false")
     refuse_enabled(args, _MAY_NOT_BE_ENABLED)
     turn_off_earlier()
     for key, choices in _CHOICES.items():

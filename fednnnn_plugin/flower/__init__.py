@@ -6,13 +6,13 @@ registered by :func:`fednnnn_plugin.rule` is one.
 
 from importlib.util import find_spec
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, how_to_install
 
 if not all(map(find_spec, ("flwr", "flwr.app", "flwr.app.typing"))):  # up to the first missing
     raise UserError(
         "fednnnn_plugin.flower",
         "needs Flower 1.42 or later, on Python 3.11 or later and not beside FedML",
-        "pip install 'fednnnn-plugin[flower]', in a clone pip install '.[flower]'",
+        how_to_install("flower"),
     )
 
 from fednnnn_plugin.flower.registry import strategy as strategy

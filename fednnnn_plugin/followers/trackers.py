@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, how_to_install
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.quantities import RoundRecord
 
@@ -41,7 +41,7 @@ def _imported(module: str, has: str, where: str, extra: str) -> Any:
     with suppress(ImportError):
         package = import_module(module)
     if not hasattr(package, has):  # as a mere folder of its name has not, such as wandb's of runs
-        raise UserError(where, f"{module} is not installed", f"install fednnnn-plugin[{extra}]")
+        raise UserError(where, f"{module} is not installed", how_to_install(extra))
     return package
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fednnnn_plugin.errors import BACKEND, UserError, shown
+from fednnnn_plugin.errors import BACKEND, UserError, how_to_install, shown
 from fednnnn_plugin.processes.endings import (
     Terminated,
     ending,
@@ -46,7 +46,7 @@ def choose_ranks(backend: str | None, must: str = "begin this run") -> Ranks:
     except (ImportError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"{BACKEND} MPI", f"mpi4py does not import ({reason})", "install fednnnn-plugin[mpi]"
+            f"{BACKEND} MPI", f"mpi4py does not import ({reason})", how_to_install("mpi")
         ) from None
     said = of_rank(f"still waiting for the other ranks: each must {must}")
     waiting = threading.Timer(_LATE, _log.warning, [said])

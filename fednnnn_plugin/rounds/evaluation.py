@@ -115,10 +115,12 @@ def tally(
     correct = nothing if predicted is None else (predicted == targets).sum()
     classified = nothing if predicted is None else counted
     numbers = torch.stack([x.double() for x in (correct, total, samples, classified)])
-    by_class = _by_class(predicted, targets, classes).tolist() if classes else []
+    by_class = _by_class(predicted, targets, classes) if classes else nothing.new_zeros(0, 2)
     kept = [to_host(each).numpy() for each in (outputs, targets)] if keep else []
-    right, lost, many, labels = numbers.tolist()  # a GPU's outputs have arrived when this has
-    return Tally(int(right), lost, int(many), int(labels), tuple(map(tuple, by_class)), *kept)
+    # Counts are exact in float64. A GPU's outputs have arrived when these have.
+    right, lost, many, labels, *of = torch.cat([numbers, by_class.flatten().double()]).tolist()
+    pairs = zip(map(int, of[::2]), map(int, of[1::2]), strict=True)
+    return Tally(int(right), lost, int(many), int(labels), tuple(pairs), *kept)
 
 
 def _by_class(predicted: Tensor | None, targets: Tensor, classes: int) -> Tensor:

@@ -7,7 +7,7 @@
 # process; this script's own by default. What the processes say goes to FOLDER/output/*.log; the
 # evaluation model and the server's state are written there too. To go on after a stop, set start_round
 # (rounds done) and comm_round (rounds left) in fedml_config.yaml; to start anew, remove FOLDER/output.
-# Needs: pip install 'fednnnn-plugin[fedml,grpc]'. PYTHON names the interpreter, python by default.
+# Needs: pip install '.[fedml,grpc]' in the clone. PYTHON names the interpreter, python by default.
 set -euo pipefail
 
 case "${1:-}" in

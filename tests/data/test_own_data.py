@@ -149,6 +149,15 @@ def test_table_of_objects_says_what_to_do() -> None:
     )
 
 
+def test_clients_and_their_tests_are_matched_by_name() -> None:
+    train = {name: (images(), labels()) for name in ("ann", "bob")}
+    own = {"bob": (images(2), labels(2)), "ann": (images(6), labels(6))}
+    split = load((train, own)).split
+    assert [len(part) for part in split.test] == [6, 2]
+    message = refusal(load, (train, {"ann": own["ann"], "eve": own["bob"]}))
+    assert "clients and tests: bob: in one of them only" in message
+
+
 @pytest.mark.parametrize(
     ("column", "loss", "remedy"),
     [

@@ -20,7 +20,7 @@ from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 import fednnnn_plugin as fp
 from fednnnn_plugin.fedml import hook, processes, uncaught
 from fednnnn_plugin.fedml.loaders import fedml_dataset
-from fednnnn_plugin.fedml.patches import optimizers, wrap
+from fednnnn_plugin.fedml.patches import optimizers, run_group, wrap
 from fednnnn_plugin.processes import job
 from fednnnn_plugin.processes.ranks import Ranks
 
@@ -252,6 +252,6 @@ SET = ("--set", "train_args.beta=5e-4")
 )
 def test_run_takes_recipes_beside_fedmls_words(words, status, said) -> None:
     fp.register()  # again
-    assert cli_run.fedml_run is cli.commands["run"]
+    assert type(cli.commands["run"]) is run_group.RecipeGroup
     result = click.testing.CliRunner().invoke(cli, ["run", *words], prog_name="fedml")
     assert (result.exit_code, said in result.output) == (status, True), result.output
