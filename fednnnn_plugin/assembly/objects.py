@@ -90,6 +90,8 @@ def _is_setting(key: str, thing: object) -> bool:
     """Tell whether a thing is a name, or what a recipe has itself."""
     if isinstance(thing, str | os.PathLike):
         return True
+    if key == METRICS and isinstance(thing, Sequence):
+        return all(isinstance(each, str) for each in thing)
     return key in (SCHEDULE, STOP) and (isinstance(thing, Mapping) or not callable(thing))
 
 

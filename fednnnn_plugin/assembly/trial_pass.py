@@ -15,7 +15,7 @@ from fednnnn_plugin.assembly.outputs_check import outputs_warnings
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import StartError, UserError, printable
 from fednnnn_plugin.rounds.augmentation import TRANSFORM, Augmentation, Transform
 from fednnnn_plugin.rounds.batches import Batch, Batches
 from fednnnn_plugin.rounds.loaders import LoaderData, PairLoader
@@ -59,7 +59,7 @@ def check_model(
     elif sgd.batch_size == 1 or max(map(len, data.client_indices)) == 1:
         trains_on = 1
     trial.passed(tests_on, training=False)
-    if single := next(_single_batches(data, sgd.batch_size), None):
+    if single := next(_single_batches(data, sgd), None):
         _check_single(trial, max(2, trains_on), *single)
     outputs, loss = trial.passed(trains_on, training=True)
     # A loss of pairs may find none among two samples.
@@ -80,7 +80,7 @@ def _check_single(trial: "_Trial", others: int, key: str, whose: str) -> None:
         trial.passed(1, training=True)
     except UserError as error:
         trial.passed(others, training=True)
-        raise UserError(
+        raise StartError(
             key,
             f"leaves {whose}, a batch of one sample, on which the model cannot train "
             f"({error.problem})",
@@ -155,11 +155,14 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
-def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterator[tuple[str, str]]:
+def _single_batches(data: FederatedData | LoaderData, sgd: LocalSGD) -> Iterator[tuple[str, str]]:
     """Yield the key by which an epoch's last batch is a single sample, and for which clients."""
     for client in range(data.num_clients):
-        size, key = batch_size, f"train_args.batch_size: {batch_size}"
+        size, key = sgd.batch_size, f"train_args.batch_size: {sgd.batch_size}"
         count = data.client_size(client)
+        batches = -(-count // sgd.batch_of(count))
+        if isinstance(data, FederatedData) and sgd.steps(batches) < batches:
+            continue  # it makes no whole pass
         if isinstance(data, LoaderData):
             loader: Any = data.train_loaders[client]
             loader = loader.loader if isinstance(loader, PairLoader) else loader
@@ -175,7 +178,7 @@ def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterat
             with suppress(AttributeError, NotImplementedError, TypeError):  # of unknown length
                 count = len(cuts.sampler)
             size = cuts.batch_size
-            if size != batch_size:
+            if size != sgd.batch_size:
                 key = f"data_args.dataset: a DataLoader's batch_size: {size}"
         if count == 1 if size == -1 else count % size == 1 % size:
             yield key, _named(client, count)

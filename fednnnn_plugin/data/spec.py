@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+CLIENT_HOLDOUT = 0.2  # of each client's samples, where they are to be tested on them
+
 
 @dataclass(frozen=True)
 class DataSpec:

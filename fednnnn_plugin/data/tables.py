@@ -76,10 +76,11 @@ def with_arrays(value: Any, where: str, owners: str | None = None) -> Any:
 
 
 def _parts(given: Any, where: str) -> Any:
-    """Return the parts of a list, or of a mapping, with its tables as arrays."""
-    parts = [*given.values()] if isinstance(given, Mapping) else given
-    if isinstance(parts, tuple | list) and any(map(is_table, parts)):
-        return [_part(part, f"{where} {k}") for k, part in enumerate(parts)]
+    """Return the parts of a list, or of a mapping from names, with its tables as arrays."""
+    if isinstance(given, Mapping):
+        return {name: _part(part, f"{where} {k}") for k, (name, part) in enumerate(given.items())}
+    if isinstance(given, tuple | list) and any(map(is_table, given)):
+        return [_part(part, f"{where} {k}") for k, part in enumerate(given)]
     return given
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fednnnn_plugin.data.federated import load_federated
-from fednnnn_plugin.data.spec import DataSpec
+from fednnnn_plugin.data.spec import CLIENT_HOLDOUT, DataSpec
 from fednnnn_plugin.files import expanded
 from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.recipe.load import load_recipe
@@ -15,8 +15,6 @@ from fednnnn_plugin.user_code import is_own
 
 if TYPE_CHECKING:
     import pandas as pd
-
-HOLDOUT = 0.2  # of each client's samples, where they are to be tested on them
 
 
 def data_spec(recipe: Recipe) -> DataSpec:
@@ -35,7 +33,7 @@ def data_spec(recipe: Recipe) -> DataSpec:
         seed=recipe.common_args.random_seed,
         allow_code=recipe.allow_code,
         loss=loss_name(recipe),
-        client_holdout=(validation.holdout or HOLDOUT) if validation.per_client else 0.0,
+        client_holdout=(validation.holdout or CLIENT_HOLDOUT) if validation.per_client else 0.0,
     )
 
 

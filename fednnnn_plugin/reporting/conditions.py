@@ -43,7 +43,10 @@ SYMBOLS |= {"max_client_norm": "clipped to", "federated_optimizer": "is"}
 SYMBOLS |= {column: column.replace("_", " ") for column in FINGERPRINTS}
 SYMBOLS |= {"server_tau": "τ", "fedexp_epsilon": "ε"}
 # Which data is partitioned how, and judged on what: no method is ranked across these settings.
-_DATA = ("data_dir", "image_size", "test_fraction", "validation_fraction", "data_fingerprint")
+_DATA = (
+    *("data_dir", "image_size", "test_fraction", "validation_fraction", "holdout"),
+    "data_fingerprint",
+)
 _CLIENT_NUMBERS = ("client_num_in_total", "client_num_per_round")
 _PARTITION = (*_DATA, *_CLIENT_NUMBERS, *PARTITION_ARGS, "split_fingerprint")
 _UNLESS_ZERO = ("partition_alpha", "validation_fraction")  # of these, what is named unless it is 0

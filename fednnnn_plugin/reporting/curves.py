@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fednnnn_plugin.errors import in_python
 from fednnnn_plugin.reporting import style
-from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT, arrange, shades
+from fednnnn_plugin.reporting.conditions import LINE, SINGLE_CLIENT, arrange, shades
 
 P = ParamSpec("P")
 FEW_POINTS, BAND_POINTS = 15, 300
@@ -134,10 +134,11 @@ def titled(ax: Axes) -> Axes:
 
 
 def _arranged(runs: pd.DataFrame, hue: str | Sequence[str] | None) -> pd.DataFrame:
-    """Arranged runs; of several conditions, each line's name holds its own."""
+    """Arranged runs; of several conditions, or of two with a name in common, names hold theirs."""
     runs = arrange(runs, hue=hue)
     where = runs["data"] + " " + runs["condition"]
-    if where[runs["partition"] != SINGLE_CLIENT].nunique() < 2:
+    twice = runs.drop_duplicates(LINE)["label"].duplicated().any()
+    if not twice and where[runs["partition"] != SINGLE_CLIENT].nunique() < 2:
         return runs
     runs = runs.assign(label=runs["label"] + ", " + where)
     return runs.assign(shade=shades(runs, ["method"]))

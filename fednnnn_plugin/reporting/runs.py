@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from pydantic import ValidationError
 
+from fednnnn_plugin.data.spec import CLIENT_HOLDOUT
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.quantities import NOT_ALWAYS, NUMBERS, columns, read_record
 from fednnnn_plugin.reading import read_mapping
@@ -156,12 +157,14 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
     if settings.get("split_fingerprint"):  # the data had it: the recipe's partition was not used
         settings |= dict.fromkeys(settings.keys() & set(PARTITION))
         settings["partition_method"] = OWN_SPLIT
+    validation = sections.get("validation_args", {})
+    if validation.get("per_client"):  # no client trains on what it is tested on
+        settings["holdout"] = _scalar(validation.get("holdout")) or CLIENT_HOLDOUT
     # A summary may be of a shorter run, which was extended since.
     planned, method = settings.get("comm_round"), settings.get("federated_optimizer")
     is_planned_longer = isinstance(planned, int | float) and planned > last
     stopped = _scalar(summary.get("stopped")) if summary.get("rounds") == last else None
     of_clients = settings.get("client_method")
-    validation = sections.get("validation_args", {})
     frequency = _scalar(validation.get("frequency_of_the_test"))
     metric, higher_is_better = _first_metric(validation), directions.get("higher_is_better")
     began = higher_is_better.get(metric) if isinstance(higher_is_better, dict) else None

@@ -29,7 +29,7 @@ from fednnnn_plugin.tuning.options import (
     Options,
     options_of,
 )
-from fednnnn_plugin.tuning.plan import Load, Measure, make_plan, trial_recipes
+from fednnnn_plugin.tuning.plan import Load, Measure, divided_already, make_plan, trial_recipes
 from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values
 from fednnnn_plugin.tuning.trial import check_trial
 from fednnnn_plugin.user_code import find_code, is_own
@@ -97,6 +97,8 @@ def _classes_per_client(load: Load, plan: Plan, folder: StudyFolder) -> int:
     spec = data_spec(recipe)
     spec = replace(spec, partition_method="iid", partition_sizes="balanced")
     data = load_federated(spec, _own_data(spec, folder))
+    if "split" in data.fingerprint:
+        raise divided_already()
     clients, classes = data.num_clients, data.num_classes
     if not are_classes(data.train_labels):
         return 2

@@ -1,5 +1,6 @@
 """What a search does: its steps, and the recipes of their trials."""
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -126,12 +127,7 @@ def _papers_steps(recipe: Recipe, options: Options) -> list[Step]:
             "classes each, the other keys on how far clients agree",
         )
     if is_own(recipe.data_args.dataset) and recipe.data_args.partition_method == NATURAL:
-        raise UserError(
-            "tune",
-            PAPER,
-            "it chooses the learning rate on clients of two classes each, and your data come "
-            f"divided by their owners; without it {GRID} names what to search",
-        )
+        raise divided_already()
     rates, rounds = _PAPER.get(recipe.data_args.dataset, _OTHERS)
     grid = options.grid or {
         LEARNING_RATE: parse_grid(rates),
@@ -147,6 +143,16 @@ def _papers_steps(recipe: Recipe, options: Options) -> list[Step]:
         for name, (optimizer, values) in own.items()
         if values
     ]
+
+
+def divided_already() -> UserError:
+    """The error of the paper's procedure on data whose clients are given."""
+    return UserError(
+        "tune",
+        PAPER,
+        "it chooses the learning rate on clients of two classes each, and your data come divided; "
+        f"without it {GRID} names what to search",
+    )
 
 
 def _joint_step(recipe: Recipe, options: Options) -> Step:
@@ -214,6 +220,12 @@ def trial_recipes(
         changes["train_args.federated_optimizer"] = FEDAVG
         changes |= {f"data_args.{key}": value for key, value in _NON_IID_B.items()}
         changes["data_args.classes_per_client"] = plan.classes_per_client
+    schedule = base.train_args.learning_rate_schedule
+    if isinstance(schedule, dict) and schedule.get("name") == "cosine":
+        whole = base.train_args.comm_round - schedule.get("warmup_rounds", 0)
+        if schedule["rounds"] == max(whole, 1):  # all rounds of the run, so all of the trial
+            rest = {key: value for key, value in schedule.items() if key != "rounds"}
+            changes["train_args.learning_rate_schedule"] = json.dumps(rest)
     changes |= recipe_values(base, point)
     more = [f"{key}={value}" for key, value in changes.items()]
     return {

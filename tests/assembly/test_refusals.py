@@ -15,6 +15,7 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, TensorData
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.assembly.trial_pass import _single_batches
+from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.rounds.loaders import LoaderData
 
 from ..tiny import DATA, HOSPITALS, NET, PARTS, TEST, Start, X, Y
@@ -206,9 +207,17 @@ def test_run_takes_what_only_looks_wrong(start: Start) -> None:
         assert run.summary.rounds == 1
 
 
+def test_batch_that_no_client_takes_is_not_tried(start: Start) -> None:
+    """Of 33 samples in batches of 16 the last one is alone, in a pass that ends before it."""
+    one_step = {"epochs": None, "local_steps": 1, "batch_size": 16}
+    run = start("short", comm_round=1, **OBJECTS | {"data": ALONE, "model": normed} | one_step)
+    assert run.summary.rounds == 1
+
+
 def test_single_batches_are_those_of_the_sampler() -> None:
     """A FedML script may say another number of samples."""
+    sgd = LocalSGD(epochs=1, batch_size=4, learning_rate=0.1)
     for there, said, found in ((9, 8, ["client 0, which has 9 samples"]), (8, 9, [])):
         loader = DataLoader(TensorDataset(X[:there], Y[:there]), 4)
         data = LoaderData({0: loader}, {0: said}, loader, 4)
-        assert [whose for _, whose in _single_batches(data, 4)] == found
+        assert [whose for _, whose in _single_batches(data, sgd)] == found

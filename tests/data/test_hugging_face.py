@@ -12,6 +12,7 @@ from torch import nn
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData, load_federated
+from fednnnn_plugin.data.own_data import bring_data, load_own_data
 
 from ..tiny import quick_run
 from .conftest import DIGITS, refusal
@@ -224,6 +225,16 @@ def test_data_set_in_memory_runs(tmp_path: Path, repository: Path) -> None:
     ):
         with pytest.raises(fp.UserError, match=named):
             quick_run(tmp_path / "other", **given)
+
+
+def test_named_tables_are_tested_by_their_names() -> None:
+    def table(size: int) -> Any:
+        return datasets.Dataset.from_dict({"x": [[0.5] * 4] * size, "label": [0, 1] * (size // 2)})
+
+    clients, tests = {"a": table(8), "b": table(8)}, {"b": table(2), "a": table(6)}
+    spec = replace(DIGITS, dataset="<object>:mine")
+    dataset = load_own_data(bring_data(spec, (clients, tests)), spec)
+    assert list(map(len, dataset.split.test)) == [6, 2]
 
 
 def test_texts_of_both_parts_are_numbered_alike(tmp_path: Path) -> None:

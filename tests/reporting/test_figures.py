@@ -304,6 +304,18 @@ def test_single_client_is_a_reference(make_run) -> None:
     assert references(other, both[~alone]).empty
 
 
+def test_lines_of_one_name_are_of_one_condition(make_run) -> None:
+    alone = {"client_num_in_total": 1, "client_num_per_round": 1}
+    for dataset in ("digits", "mnist"):
+        folder = make_run("PaperFedAvg", dataset=dataset, **alone)
+    both = fp.read_runs(folder.parent)
+    names = {"single client, MNIST single client", "single client, digits single client"}
+    assert set(lines(fp.figures.accuracy(both))) == names
+    make_run("PaperFedAvg")
+    every = fp.read_runs(folder.parent)
+    assert len(lines(fp.figures.norms(every[every["dataset"] == "digits"], hue="method"))) == 2
+
+
 @pytest.mark.slow
 def test_figures_draw_names_in_any_script(make_run) -> None:
     label = "_规则方法_$x^2 β 0.0005"  # digits in a name stay, too

@@ -363,6 +363,15 @@ def test_partitions_of_other_settings_are_other_conditions(make_run, differ) -> 
     assert list(fp.summary(runs)["seeds"]) == [1, 1]
 
 
+def test_training_without_the_clients_test_parts_is_another_condition(make_run) -> None:
+    for seed, tested in enumerate(("per_client: true", "per_client: end, holdout: 0.2", "{}")):
+        with (make_run("FedNNNN", seed=seed) / "recipe.yaml").open("a") as recipe:
+            recipe.write(f"validation_args: {{{tested.strip('{}')}}}\n")
+    runs = fp.read_runs(make_run("FedNNNN", seed=3).parent)
+    assert fp.summary(runs)["seeds"].tolist() == [2, 2]
+    assert set(arrange(runs)["condition"]) == {"non-IID, B (holdout 0.2)", "non-IID, B (holdout –)"}
+
+
 @pytest.mark.parametrize("lower", [False, True])
 def test_direction_of_a_metric_of_a_run_that_goes_on(make_run, lower: bool) -> None:
     folder = make_run("FedNNNN", comm_round=3, done=2)

@@ -85,8 +85,23 @@ def test_plan_searches_learning_rate_on_fedavg() -> None:
     tried = trial_recipes(load, plan, rate, {"learning_rate": 0.07})[""]
     assert (tried.data_args.partition_by, tried.data_args.test_division) == (None, None)
     own_owners = load(["data_args.dataset=mine:load", "data_args.partition_by=null"])
-    with pytest.raises(UserError, match=r"^tune: --paper: .* divided by their owners; .*--grid"):
+    with pytest.raises(UserError, match=r"^tune: --paper: .* divided; .*--grid"):
         make_plan(own_owners, Options(paper=True))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rounds"),
+    [
+        ("cosine", 7),
+        ("{name: cosine, warmup_rounds: 2}", 5),
+        ("{name: cosine, rounds: 20}", 20),
+    ],
+)
+def test_cosine_of_all_rounds_is_over_those_of_a_trial(schedule: str, rounds: int) -> None:
+    load = loader("digits_noniid_b_fednnnn", f"learning_rate_schedule={schedule}")
+    plan = make_plan(load([]), Options(grid={"beta": (0.5,)}, rounds=7, paper=False))
+    tried = trial_recipes(load, plan, plan.steps[-1], {"beta": 0.5})[""]
+    assert tried.train_args.learning_rate_schedule["rounds"] == rounds
 
 
 def test_plan_of_ones_own_recipe_is_joint() -> None:

@@ -191,6 +191,14 @@ def test_study_of_many_classes_deals_them_all(tmp_path: Path) -> None:
     assert "n_class, 10 classes a client" in line
 
 
+def test_paper_procedure_refuses_data_with_a_split() -> None:
+    parts = [(torch.rand(8, 3), torch.arange(8) % 2)] * 2
+    given: dict[str, Any] = {"model": torch.nn.Linear(3, 2), "data": (parts, parts[0])}
+    with pytest.raises(UserError, match=r"^tune: paper=True: .* your data come divided; "):
+        fp.tune(RECIPE, **given, paper=True, rounds=1, study="study")
+    assert not Path("study").exists()
+
+
 def test_beginning_that_was_killed_blocks_no_study(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path)
     (tmp_path / "base.yaml").touch()  # a user's, where no beginning was locked

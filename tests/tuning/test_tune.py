@@ -146,6 +146,26 @@ def test_study_refuses_a_model_changed_since(
     assert refused.output.startswith("--resume: model (code)")
 
 
+def test_batches_that_a_model_cannot_train_on_are_a_failed_trial(tmp_path: Path) -> None:
+    """Of a client's 25 samples the last one is alone, which has no variance."""
+    x, y = torch.randn(120, 6), torch.arange(120) % 4
+    found = fp.tune(
+        "digits_noniid_b_fednnnn",
+        model=nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 4)),
+        data=(x, y, x, y),
+        metrics=["f1_macro"],
+        grid={"batch_size": [24, 10]},
+        rounds=1,
+        overrides={
+            **{"client_num_in_total": 4, "client_num_per_round": 4},
+            **{"partition_method": "iid", "comm_round": 1},
+        },
+        study=tmp_path / "study",
+    )
+    assert found.best == {"batch_size": 10}
+    assert found.trials["state"].tolist() == ["finished", "failed"]  # 10 and 24
+
+
 def test_objects_are_searched_for_outside_the_main_thread(tmp_path: Path) -> None:
     """As a notebook's server or a GUI calls it; the network learns at one of two rates only."""
     generator = torch.Generator().manual_seed(0)
