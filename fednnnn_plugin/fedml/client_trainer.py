@@ -15,13 +15,14 @@ from fednnnn_plugin.assembly.functions import find_functions
 from fednnnn_plugin.assembly.model_check import takes_any_order
 from fednnnn_plugin.assembly.trial_pass import check_model
 from fednnnn_plugin.client.replica import Replica
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.keys import warn_of_unread_keys
 from fednnnn_plugin.fedml.loaders import ClientLoader, has_data
 from fednnnn_plugin.fedml.methods import in_scripts
 from fednnnn_plugin.fedml.model_states import refuse_images_of_other_form, whole_state, with_noise
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
 from fednnnn_plugin.fedml.security import refuse_enabled, turn_off_earlier
-from fednnnn_plugin.fedml.settings import client_recipe
+from fednnnn_plugin.fedml.settings import AUTO, client_recipe
 from fednnnn_plugin.processes.devices import usable_cores
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.rounds.batches import Batches, LoaderBatches, TensorBatches
@@ -72,6 +73,13 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             warn_of_unread_keys(args)
         recipe = client_recipe(args)
         self._sgd = local_sgd(recipe, find_functions(recipe))
+        if self._sgd.schedule is not None and getattr(args, "start_round", None) == AUTO:
+            raise UserError(
+                "train_args.start_round",
+                "auto: a client that starts again counts its rounds from 1, and with them the "
+                "learning rate of learning_rate_decay or learning_rate_schedule",
+                "must be a number with them",
+            )
         self._seed = recipe.common_args.random_seed
         self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads
         self._threads = usable_cores() if threads == "auto" else threads

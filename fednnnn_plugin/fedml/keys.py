@@ -19,7 +19,10 @@ OWN_TRAINING = {
     *("loss", "client_optimizer_args", "learning_rate_decay", "learning_rate_schedule"),
     *("max_grad_norm", "local_steps", "train_transform"),
 }
-_OF_SIMULATIONS = ("metrics", "stop", "test_served", "resume", "overwrite", "checkpoint_every")
+_OF_SIMULATIONS = (
+    *("metrics", "stop", "test_served", "per_client", "per_class", "holdout"),
+    *("resume", "overwrite", "checkpoint_every"),
+)
 # FedML's own, near to ours.
 _FEDMLS_AND_NEAR = ("epoch", "metric", "mode", "betas", "learning_rate_min")
 _OLD_NAMES = {"lr": "learning_rate", "wd": "weight_decay"}

@@ -1,6 +1,7 @@
 """A cross-silo server's files: its state, from which a federation resumes, and its model."""
 
 import glob
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from fednnnn_plugin.run_folder.server_state import (
     write_state,
     write_tensors,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class ServerFiles:
@@ -64,6 +67,8 @@ class ServerFiles:
             return None
         tensors, found = read_state(path, "server_state_path", method)
         if found != done and self._of_round(done).exists():
+            back = "%s: the newest state is of round %d: start_round %d goes back, and drops the "
+            _log.warning(back + "states and records of the rounds after it", where, found, done)
             tensors, found = read_state(self._of_round(done), "server_state_path", method)
         if found != done:
             kept = sorted({number for number, _ in self._every_kept()} - {found})

@@ -3,11 +3,13 @@
 import logging
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from fedml.core.distributed.communication.message import Message
 from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 from fedml.cross_silo.server.message_define import MyMessage
+from torch import Tensor
 
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
@@ -109,6 +111,11 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
                 sender, "sent a model of an earlier round: left out; this round's is awaited"
             )
             return
+        sent = msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS)
+        theirs = sent if isinstance(sent, Mapping) else {}
+        if not theirs or not all(isinstance(each, Tensor) for each in theirs.values()):
+            # FedML leaves a dict to our code, which names what is wrong, and fails on any other.
+            msg_params.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, dict(theirs))
         super().handle_message_receive_model_from_client(msg_params)
         if not self._ours.rounds_left and self.backend == "GRPC":
             timer = threading.Timer(_GOODBYES, self._end)

@@ -13,6 +13,7 @@ from fedml.ml.aggregator.aggregator_creator import create_server_aggregator
 from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
 from torch import nn
 
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES
 from fednnnn_plugin.client.replica import saved_tensors
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import FedMLDataset
@@ -84,11 +85,13 @@ class Tester:
 class FedMLsTester(Tester):
     """FedML's own tester, which knows its tasks, on a ``model`` that no one else uses.
 
-    Of classification it reports what we count: of labels ``[n, L]`` its own loss is L times too
-    small, it takes those to be ignored for wrong, and it counts none of the size of images.
+    Of classification it reports what we count, by the recipe's loss if it is one of ours: of
+    labels ``[n, L]`` its own loss is L times too small, it takes those to be ignored for wrong,
+    and it counts none of the size of images.
     """
 
     def __init__(self, model: nn.Module, args: Any) -> None:
+        self._loss = LOSSES.get(str(getattr(args, "loss", None)), CROSS_ENTROPY)
         theirs = create_server_aggregator(model, for_test(args))
         if isinstance(theirs, DefaultServerAggregator):
             theirs._test = self._counts
@@ -105,7 +108,7 @@ class FedMLsTester(Tester):
         """Return means, as FedML's counts of one sample."""
         self._model.to(device).eval()
         batches = ((x.to(device), y.to(device)) for x, y in test_data)
-        found = evaluation(tally(self._model, batch) for batch in batches)
+        found = evaluation(tally(self._model, batch, self._loss) for batch in batches)
         means = {"test_correct": found.accuracy, "test_loss": found.loss, "test_total": 1}
         return {name: math.nan if value is None else value for name, value in means.items()}
 

@@ -74,6 +74,9 @@ class KeptServer:
             self._state = restored(self._server, tensors, f"state_path: {state_path}")
         else:
             check_start(model, [entry.name for entry in layout.entries], "initial model")
+            for name in layout.buffers:
+                if model[name].is_floating_point() and model[name].isnan().any():
+                    raise UserError("initial model", f"{name}: NaN", "must be numbers, or infinite")
         for warning in self._server.try_rule(self._state):
             _log.warning(warning)
         train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}

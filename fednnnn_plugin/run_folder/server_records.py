@@ -147,7 +147,7 @@ def records_file(
     if recorded < done:
         raise UserError(there, allowed="must be the folder of the rounds before")
     if recorded and not done:
-        raise UserError(there, f"continue them by {told_by}, or name another folder")
+        raise UserError(there, f"continue them by {told_by}, move the folder away, or name another")
     return file
 
 

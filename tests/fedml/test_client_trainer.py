@@ -74,6 +74,7 @@ def test_trainer_seeds_go_on_after_a_restart(images) -> None:
     [
         ({"client_optimizer": "lbfgs"}, "args: train_args.client_optimizer: 'lbfgs'"),
         ({"client_method": "fedprox"}, "args: train_args.prox_mu: missing"),
+        ({"learning_rate_decay": 0.9, "start_round": "auto"}, "train_args.start_round: auto: "),
         ({"scenario": "hierarchical"}, "scenario: hierarchical: "),
         ({"enable_fhe": True}, "enable_fhe: true: "),
         ({"model": "lr"}, "model_args.model: lr: does not take inputs of"),

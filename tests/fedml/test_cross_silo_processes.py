@@ -5,14 +5,19 @@ import random
 import shutil
 import signal
 import socket
-from collections import Counter
+from collections import Counter, OrderedDict
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from fedml.core.distributed.communication.message import Message
+from fedml.cross_silo.server.fedml_aggregator import FedMLAggregator
 from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
+from fedml.cross_silo.server.message_define import MyMessage
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch.testing import assert_close
@@ -21,7 +26,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.fedml.server_manager import ServerManager
 
 from .conftest import Script, Scripts, wait_until
-from .rounds import silo
+from .rounds import CPU, TWO, line, moved, silo, silo_args
 
 pytestmark = pytest.mark.slow
 
@@ -266,11 +271,39 @@ def test_upload_of_an_earlier_round_is_left_out(monkeypatch: pytest.MonkeyPatch)
     manager.aggregator = SimpleNamespace(aggregator=silo())
     manager.send_message_init_config(1, None, 0)
     manager.send_message_sync_model_to_client(1, None, 0)
-    message = SimpleNamespace(get_sender_id=lambda: 1)
+    message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, 1, 0)
     manager.handle_message_receive_model_from_client(message)
     assert not taken
     manager.handle_message_receive_model_from_client(message)
     assert taken == [message]
+
+
+@pytest.mark.parametrize(
+    "sent", [None, [1.0], OrderedDict(weight=np.zeros((1, 2))), {"weight": np.zeros((1, 2))}]
+)
+def test_upload_of_no_tensors_is_a_failed_client(sent, monkeypatch) -> None:
+    """FedML moves an upload to its device before our code sees it."""
+    uploads: dict[int, Any] = {}
+
+    def receive(_: object, message: Message) -> None:
+        model = message.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS)
+        theirs = object.__new__(FedMLAggregator)
+        vars(theirs).update(is_fhe_enabled=False, args=silo_args(), device=CPU)
+        vars(theirs).update(model_dict=uploads, sample_num_dict={})
+        theirs.flag_client_model_uploaded_dict = {}
+        theirs.add_local_trained_result(0, model, 1)
+
+    monkeypatch.setattr(FedMLServerManager, "handle_message_receive_model_from_client", receive)
+    manager = object.__new__(ServerManager)
+    vars(manager).update(_awaited=Counter([1]), is_initialized=True, backend="MPI")
+    server = silo(max_client_failures=1)
+    manager.aggregator = SimpleNamespace(aggregator=server)
+    message = Message(MyMessage.MSG_TYPE_C2S_SEND_MODEL_TO_SERVER, 1, 0)
+    message.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, sent)
+    manager.handle_message_receive_model_from_client(message)
+    assert_close(server.get_model_params(), line().state_dict())
+    kept, _ = server.on_before_aggregation([(1, uploads[0]), *moved(server, *TWO)])
+    assert len(kept) == 2
 
 
 def test_client_over_mpi_that_greets_twice_has_not_restarted(monkeypatch, caplog) -> None:

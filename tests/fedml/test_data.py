@@ -55,6 +55,16 @@ def test_data_are_fedmls_eight_values() -> None:
     assert [len(y) for _, y in many[5][0]] == [many[4][0]]
 
 
+def test_deployment_holds_no_samples_out() -> None:
+    """Its clients have no test of each; a simulation's train without what they are tested on."""
+    (sizes, held), (_, fewer) = (
+        [load(**values, per_client=per_client)[0][4] for per_client in (False, True)]
+        for values in (OURS | {"training_type": "cross_silo", "role": "client"}, OURS)
+    )
+    assert sizes == held
+    assert all(fewer[k] < sizes[k] for k in range(CLIENTS))
+
+
 def test_data_are_shuffled_every_pass_by_the_seed() -> None:
     before = torch.get_rng_state()
     loaders = [load(random_seed=seed)[0][5][1] for seed in (0, 0, 1)]

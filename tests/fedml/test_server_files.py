@@ -116,7 +116,7 @@ def test_settings_total_of_rounds_and_tested_ones_outlive_a_restart(own_folder, 
     assert "run: client_weighting: 'samples', but 'uniform' up to round 7: " in caplog.text
 
 
-def test_a_kept_state_is_gone_back_to(own_folder) -> None:
+def test_a_kept_state_is_gone_back_to(own_folder, caplog) -> None:
     """Rounds 2 to 4 are kept; from 3 on again, with the bits and records of the first time."""
     first = server()
     for number in range(4):
@@ -125,6 +125,7 @@ def test_a_kept_state_is_gone_back_to(own_folder) -> None:
     with refused(r"server_state_path: .*start_round: 4 .*\(2, 3\)"):
         server(1)
     again = server(3)
+    assert "newest state is of round 4: start_round 3 goes back, and drops" in caplog.text
     assert_close(load_file("folder/state.round-3.model"), _model_after(3), rtol=0, atol=0)
     advance(again, 3)
     assert_close(load_file("folder/state"), whole, rtol=0, atol=0)

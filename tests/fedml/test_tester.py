@@ -18,6 +18,7 @@ from fednnnn_plugin.fedml.tester import FedMLsTester
 from fednnnn_plugin.fedml.tester_results import ResultReader
 
 from .rounds import (
+    CPU,
     clients,
     fedml_args,
     line,
@@ -26,6 +27,7 @@ from .rounds import (
     net,
     play,
     refused,
+    silo,
     silo_args,
     simulate,
     two_clients,
@@ -193,6 +195,17 @@ def test_simulations_tester_sees_the_average(trainer) -> None:
     assert_close(alone, result, rtol=0, atol=0)
     with pytest.raises(fp.UserError, match=r"tester \(code\)"):
         simulate(trainer=given, output="a", resume=True, **values | {"comm_round": 3})
+
+
+def test_server_tests_by_the_loss_that_clients_train_by() -> None:
+    """Of the outputs 0 and targets 3."""
+    model = nn.Linear(2, 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    data = [(torch.ones(4, 2), torch.full((4, 1), 3.0))]
+    server = silo(model, loss="mse")
+    _, loss, *_ = server.test(data, CPU, server.args)
+    assert loss == 9.0
 
 
 def test_inputs_that_are_no_tensors_are_tested() -> None:

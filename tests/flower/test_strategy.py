@@ -340,6 +340,9 @@ def test_model_that_is_not_finite_where_it_is_trained_is_refused() -> None:
     masked: State = {"w": torch.zeros(2), "mask": torch.tensor([0.0, -torch.inf])}
     with pytest.raises(fp.UserError, match=r"^initial model: mask: not finite: must be finite"):
         start(FedNNNN(beta=0.7, gamma=0.6), TWO, masked)
+    unknown = masked | {"mask": torch.tensor([0.0, torch.nan])}
+    with pytest.raises(fp.UserError, match=r"^initial model: mask: NaN: must be"):
+        start(FedNNNN(beta=0.7, gamma=0.6, trainable=["w"]), TWO, unknown)
     result, _ = start(FedNNNN(beta=0.7, gamma=0.6, trainable=["w"]), TWO, masked)
     assert result.train_metrics_clientapp[1]["clients"] == 2
     assert_close(tensors(result)["mask"], masked["mask"], **EXACT)

@@ -146,7 +146,9 @@ def _own_data(args: Any) -> tuple[list[Any], int]:
 
     end_federation_together(args)
     named = find_dataset(args.dataset)
-    of_data = (*own_keys("data_args"), "per_client", "holdout", "client_num_in_total")
+    # A deployment has no test of each client, for which it would hold samples out.
+    held_out = ("per_client", "holdout") if simulates_ours(args) else ()
+    of_data = (*own_keys("data_args"), *held_out, "client_num_in_total")
     of_named = named.arguments if named else ()
     keys = ("backend", "random_seed", "batch_size", *of_data, *of_named)
     recipe = part_recipe(args, keys, federated_optimizer="PaperFedAvg")
