@@ -102,13 +102,13 @@ def run(
             positions; or the owner of each sample, such as a writer, with a sixth value for the
             test samples. Or ``(inputs, labels, owners)``. Or ``(clients, test)``: a list with each
             client's part, and the test part, or a list with that of each client or None, which all
-            together are the test. A part is ``(inputs, labels)``, a ``Dataset`` or a
-            ``DataLoader``, whose ``generator`` is replaced by torch's global one. A
-            ``datasets.Dataset`` of two columns stands for inputs and labels, and two of them, or a
-            ``DatasetDict`` of ``train`` and ``test``, for the four arrays; ``partition_by`` names a
-            third column, of the owners. Or a function that returns one of these. The number of
-            clients is that of a split, unless ``overrides`` set ``client_num_in_total``; all of
-            them train in a round where all of the recipe's do.
+            together are the test; both lists may be mappings with the clients' names. A part is
+            ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``, whose ``generator`` is replaced
+            by torch's global one. A ``datasets.Dataset`` of two columns stands for inputs and
+            labels, and two of them, or a ``DatasetDict`` of ``train`` and ``test``, for the four
+            arrays; ``partition_by`` names a third column, of the owners. Or a function that returns
+            one of these. The number of clients is that of a split, unless ``overrides`` set
+            ``client_num_in_total``; all of them train in a round where all of the recipe's do.
         rule: a server rule: a subclass of ``torch.optim.Optimizer`` with the decorator
             ``@fednnnn_plugin.rule(...)``.
         client_method: what clients do beside plain local SGD: ``"scaffold"``, ``"fedprox"``, or a

@@ -160,9 +160,6 @@ def _single_batches(data: FederatedData | LoaderData, sgd: LocalSGD) -> Iterator
     for client in range(data.num_clients):
         size, key = sgd.batch_size, f"train_args.batch_size: {sgd.batch_size}"
         count = data.client_size(client)
-        batches = -(-count // sgd.batch_of(count))
-        if isinstance(data, FederatedData) and sgd.steps(batches) < batches:
-            continue  # it makes no whole pass
         if isinstance(data, LoaderData):
             loader: Any = data.train_loaders[client]
             loader = loader.loader if isinstance(loader, PairLoader) else loader
@@ -180,6 +177,9 @@ def _single_batches(data: FederatedData | LoaderData, sgd: LocalSGD) -> Iterator
             size = cuts.batch_size
             if size != sgd.batch_size:
                 key = f"data_args.dataset: a DataLoader's batch_size: {size}"
+        batches = 1 if size == -1 else -(-count // size)
+        if size != 1 and sgd.steps(batches) < batches:
+            continue  # it makes no whole pass
         if count == 1 if size == -1 else count % size == 1 % size:
             yield key, _named(client, count)
 

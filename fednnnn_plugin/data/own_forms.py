@@ -129,9 +129,12 @@ def client_tests(clients: object, test: object, where: str) -> Sequence[object]:
     """Return the clients' test parts in the order of the clients: by name where both have names."""
     if not (isinstance(clients, Mapping) and isinstance(test, Mapping)):
         return members(test)
-    if others := sorted(map(str, clients.keys() ^ test.keys())):
-        has = "in one of them only"
-        raise UserError(where, f"clients and tests: {printable(others[0])}: {has}", "give both")
+    if others := sorted(map(repr, clients.keys() ^ test.keys())):
+        raise UserError(
+            where,
+            f"{printable(others[0])}: is in the clients' parts or in the tests, not in both",
+            "both must have the same names; a test part may be None",
+        )
     return [test[name] for name in clients]
 
 

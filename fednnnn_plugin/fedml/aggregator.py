@@ -18,7 +18,12 @@ from fednnnn_plugin.fedml.methods import in_scripts
 from fednnnn_plugin.fedml.model_states import served_copy, whole_state, with_noise
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
 from fednnnn_plugin.fedml.round_clients import RoundClients
-from fednnnn_plugin.fedml.security import ClientModel, check_security, global_privacy
+from fednnnn_plugin.fedml.security import (
+    ClientModel,
+    check_security,
+    global_privacy,
+    security_settings,
+)
 from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, recorded_settings, server_recipe
 from fednnnn_plugin.fedml.silo_records import SiloRecords, say_settings
@@ -120,7 +125,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             if getattr(args, "training_type", None) != "simulation":  # which refuses this
                 check_silos(args, self._round)
             self._restore()
-        self._records = SiloRecords(self._recipe, recorded_settings(self._recipe, args))
+        settings = recorded_settings(self._recipe, args)
+        settings["train_args"] |= security_settings(args)
+        self._records = SiloRecords(self._recipe, settings)
         if is_server:
             say_settings(self._recipe, served_alone=global_privacy())
 

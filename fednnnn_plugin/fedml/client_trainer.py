@@ -71,15 +71,16 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         )
         if getattr(args, "role", "client") != "server":  # FedML's scripts build one in each
             warn_of_unread_keys(args)
+            decays = getattr(args, "learning_rate_decay", None) not in (None, 1)
+            if decays and getattr(args, "start_round", None) == AUTO:
+                raise UserError(
+                    "train_args.start_round",
+                    "auto: a client that starts again counts its rounds from 1, and its learning "
+                    "rate would begin anew",
+                    "must be a number, or leave out learning_rate_decay",
+                )
         recipe = client_recipe(args)
         self._sgd = local_sgd(recipe, find_functions(recipe))
-        if self._sgd.schedule is not None and getattr(args, "start_round", None) == AUTO:
-            raise UserError(
-                "train_args.start_round",
-                "auto: a client that starts again counts its rounds from 1, and with them the "
-                "learning rate of learning_rate_decay or learning_rate_schedule",
-                "must be a number with them",
-            )
         self._seed = recipe.common_args.random_seed
         self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads
         self._threads = usable_cores() if threads == "auto" else threads

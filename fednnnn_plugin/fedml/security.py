@@ -52,6 +52,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "enable_rdp_accountant": ("false", lambda value: value in (False, None)),
 }
 _KRUM = ("byzantine_client_num", "krum_param_m")
+_NOISE = ("mechanism_type", "epsilon", "delta", "sensitivity")
 _REPLACEMENT = "model_replacement"  # its client is a position in the list
 _CHOICES = {
     "defense_type": Choices(
@@ -135,6 +136,17 @@ def check_security(args: Any) -> None:
             "added after the average update was scaled by beta * E / N and joined by momentum%s",
             "" if args.max_grad_norm else "; max_grad_norm is not set: FedML clips no client",
         )
+
+
+def security_settings(args: Any) -> dict[str, Any]:
+    """Return what is turned on of FedML's privacy, attacks and defences, for the records."""
+    found: dict[str, Any] = {}
+    for key, choices in _CHOICES.items():
+        if getattr(args, choices.switch, None):
+            chosen = str(getattr(args, key)).strip()
+            names = (*choices.works[chosen], *(_NOISE if key == "dp_solution_type" else ()))
+            found |= {key: chosen} | {name: getattr(args, name, None) for name in names}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _start(part: Any, args: Any, key: str, choices: Choices) -> None:

@@ -11,7 +11,7 @@ from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
 from fedml.cross_silo.server.message_define import MyMessage
 from torch import Tensor
 
-from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.errors import RunError, printable
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
             self._warn(
                 sender,
                 "has started again, and trains in this round; its own count of rounds, and with "
-                "our trainer its draws, begin anew",
+                "our trainer its draws and its learning_rate_decay, begin anew",
             )
             self._restarted.add(sender)
             self._awaited[sender] = 0
@@ -114,7 +114,9 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         sent = msg_params.get(MyMessage.MSG_ARG_KEY_MODEL_PARAMS)
         theirs = sent if isinstance(sent, Mapping) else {}
         if not theirs or not all(isinstance(each, Tensor) for each in theirs.values()):
-            # FedML leaves a dict to our code, which names what is wrong, and fails on any other.
+            if not isinstance(sent, Mapping):
+                self._warn(sender, f"sent a {printable(type(sent).__name__)} instead of a model")
+            # FedML leaves a dict to our code, and fails on any other.
             msg_params.add_params(MyMessage.MSG_ARG_KEY_MODEL_PARAMS, dict(theirs))
         super().handle_message_receive_model_from_client(msg_params)
         if not self._ours.rounds_left and self.backend == "GRPC":

@@ -15,7 +15,7 @@ from torch import nn
 
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES
 from fednnnn_plugin.client.replica import saved_tensors
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, reason
 from fednnnn_plugin.fedml.loaders import FedMLDataset
 from fednnnn_plugin.fedml.model_states import whole_state
 from fednnnn_plugin.fedml.tester_results import ResultReader
@@ -108,7 +108,15 @@ class FedMLsTester(Tester):
         """Return means, as FedML's counts of one sample."""
         self._model.to(device).eval()
         batches = ((x.to(device), y.to(device)) for x, y in test_data)
-        found = evaluation(tally(self._model, batch, self._loss) for batch in batches)
+        try:
+            found = evaluation(tally(self._model, batch, self._loss) for batch in batches)
+        except ValueError as error:  # a trainer of FedML's, or a user's, reads `loss` otherwise
+            if self._loss is CROSS_ENTROPY:
+                raise
+            why = "loss: %s: does not fit the outputs and the test's labels: tested by %s: %s"
+            _log.warning(why, self._loss.name, CROSS_ENTROPY.name, reason(error))
+            self._loss = CROSS_ENTROPY
+            return self._counts(test_data, device, _args)
         means = {"test_correct": found.accuracy, "test_loss": found.loss, "test_total": 1}
         return {name: math.nan if value is None else value for name, value in means.items()}
 

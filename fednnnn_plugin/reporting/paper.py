@@ -21,6 +21,7 @@ _SETTINGS |= {"max_client_norm": None, "client_optimizer": "sgd", "client_optimi
 _SETTINGS |= {"learning_rate_decay": 1, "max_grad_norm": None, "loss": "cross_entropy"}
 _SETTINGS |= {"client_sampling": "uniform", "client_availability": None}
 _SETTINGS |= dict.fromkeys(("local_steps", "learning_rate_schedule", "train_transform"))
+_SETTINGS["holdout"] = None
 _SETTINGS |= {"power_law_exponent": 1, "min_samples": 10}
 _ONLY_OF = {"classes_per_client": "non-IID", "power_law_exponent": "UB", "min_samples": "UB"}
 SETTINGS = {

@@ -44,7 +44,8 @@ def client_results(*runs: Runs) -> pd.DataFrame:
     Example::
 
         found = fp.client_results("runs/*")
-        found.groupby(["method", "round"])["accuracy"].quantile([0.1, 0.5, 0.9])
+        runs = found.groupby(["data", "condition", "method", "round"])
+        runs["accuracy"].quantile([0.1, 0.5, 0.9])
     """
     return _results(runs, CLIENTS)
 

@@ -39,7 +39,7 @@ IDENTITY = [
     *("run", "folder", "finished", "stopped", "method", "seed", "device", "commit"),
     *("metric", "lower_is_better", "frequency_of_the_test", "settings"),
 ]
-_TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
+_TAKEN = {*IDENTITY, "evaluated", "holdout", *NUMBERS, *ARRANGED, *FINGERPRINTS}
 _LARGEST = 1e100  # of a number that can be drawn
 _LONGEST_SETTING = 60  # characters of a list or mapping; a longer one ends with a digest
 #: The settings of a partition, beside its method and the sizes.
@@ -158,7 +158,8 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
         settings |= dict.fromkeys(settings.keys() & set(PARTITION))
         settings["partition_method"] = OWN_SPLIT
     validation = sections.get("validation_args", {})
-    if validation.get("per_client"):  # no client trains on what it is tested on
+    is_dealt = settings.get("partition_method") not in (None, OWN_SPLIT, "natural")
+    if is_dealt and validation.get("per_client"):  # no client trains on what it is tested on
         settings["holdout"] = _scalar(validation.get("holdout")) or CLIENT_HOLDOUT
     # A summary may be of a shorter run, which was extended since.
     planned, method = settings.get("comm_round"), settings.get("federated_optimizer")

@@ -76,7 +76,7 @@ class KeptServer:
             check_start(model, [entry.name for entry in layout.entries], "initial model")
             for name in layout.buffers:
                 if model[name].is_floating_point() and model[name].isnan().any():
-                    raise UserError("initial model", f"{name}: NaN", "must be numbers, or infinite")
+                    raise UserError("initial model", f"{name}: has NaN", "must have none")
         for warning in self._server.try_rule(self._state):
             _log.warning(warning)
         train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}

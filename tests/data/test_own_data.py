@@ -155,7 +155,7 @@ def test_clients_and_their_tests_are_matched_by_name() -> None:
     split = load((train, own)).split
     assert [len(part) for part in split.test] == [6, 2]
     message = refusal(load, (train, {"ann": own["ann"], "eve": own["bob"]}))
-    assert "clients and tests: bob: in one of them only" in message
+    assert "mine: 'bob': is in the clients' parts or in the tests, not in both: " in message
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,7 @@ def test_clipped_clients_are_recorded_as_sent(secured, tmp_path) -> None:
     aggregator = secured(line(2), **CLIPPING, norm_bound=2.5, metrics_path=str(path))
     play(aggregator, moved(aggregator, *TWO, (0.0, 1.0)))
     record = json.loads((path / "metrics.jsonl").read_text())
+    assert set(fp.read_runs(path)["norm_bound"]) == {2.5}
     assert [(one["outcome"], one["norm"]) for one in record["by_client"]] == [
         *(("clipped", 3.0), ("clipped", 4.0), ("accepted", 1.0))
     ]

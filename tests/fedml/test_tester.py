@@ -197,7 +197,7 @@ def test_simulations_tester_sees_the_average(trainer) -> None:
         simulate(trainer=given, output="a", resume=True, **values | {"comm_round": 3})
 
 
-def test_server_tests_by_the_loss_that_clients_train_by() -> None:
+def test_server_tests_by_the_loss_that_clients_train_by(caplog) -> None:
     """Of the outputs 0 and targets 3."""
     model = nn.Linear(2, 1)
     nn.init.zeros_(model.weight)
@@ -206,6 +206,10 @@ def test_server_tests_by_the_loss_that_clients_train_by() -> None:
     server = silo(model, loss="mse")
     _, loss, *_ = server.test(data, CPU, server.args)
     assert loss == 9.0
+    classes = silo(linear(), loss="mse")  # as a trainer of FedML's takes them, whatever loss says
+    accuracy, loss, *_ = classes.test([(torch.ones(4, 3), torch.ones(4).long())], CPU, server.args)
+    assert (accuracy in (0.0, 1.0), loss > 0.0) == (True, True)
+    assert "loss: mse: does not fit the outputs and the test's labels" in caplog.text
 
 
 def test_inputs_that_are_no_tensors_are_tested() -> None:

@@ -341,7 +341,7 @@ def test_model_that_is_not_finite_where_it_is_trained_is_refused() -> None:
     with pytest.raises(fp.UserError, match=r"^initial model: mask: not finite: must be finite"):
         start(FedNNNN(beta=0.7, gamma=0.6), TWO, masked)
     unknown = masked | {"mask": torch.tensor([0.0, torch.nan])}
-    with pytest.raises(fp.UserError, match=r"^initial model: mask: NaN: must be"):
+    with pytest.raises(fp.UserError, match=r"^initial model: mask: has NaN: must have none"):
         start(FedNNNN(beta=0.7, gamma=0.6, trainable=["w"]), TWO, unknown)
     result, _ = start(FedNNNN(beta=0.7, gamma=0.6, trainable=["w"]), TWO, masked)
     assert result.train_metrics_clientapp[1]["clients"] == 2

@@ -84,6 +84,7 @@ def test_run_unlike_the_papers_is_marked() -> None:
         ({"epochs": None, "local_steps": 300}, "local_steps 300 (–)"),
         ({"learning_rate_schedule": "cosine"}, "learning_rate_schedule cosine (–)"),
         ({"train_transform": "my:flip"}, "train_transform my:flip (–)"),
+        ({"holdout": 0.2}, "holdout 0.2 (–)"),
         ({"client_availability": "trace.csv"}, "client_availability trace.csv (–)"),
         ({"loss": "cross_entropy", "client_sampling": "uniform", "learning_rate_decay": 1.0}, ""),
         (dict.fromkeys(("loss", "client_sampling", "learning_rate_decay")), ""),  # others have them
