@@ -102,7 +102,9 @@ def _counted_classes(recipe: Recipe, inputs: Inputs) -> Sequence[TrainedClass]:
             "the data have no test part for each client",
             "must be false, or give a list with each client's; of arrays one is held out",
         )
-    return classes_of(data, recipe.train_args.client_weighting) if asked.per_class else ()
+    train = recipe.train_args
+    weighting = "samples" if train.client_sampling == "by_size" else train.client_weighting
+    return classes_of(data, weighting) if asked.per_class else ()
 
 
 class _Tried(NamedTuple):

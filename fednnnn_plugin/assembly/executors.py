@@ -49,7 +49,7 @@ def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
     labels = data.train_labels
     if (labels.ndim > 1 and sgd.loss is CROSS_ENTROPY) or bool((labels == IGNORED).any()):
         return "the loss counts labels, of which samples may have different numbers"
-    return why_not_together(model, sgd, data.train_images[:5], labels[:5], data.normalisation)
+    return why_not_together(model, sgd, data.train_images, labels, data.normalisation)
 
 
 def make_workers(inputs: Inputs, count: int, *, forked: bool) -> Workers:
@@ -66,7 +66,8 @@ def make_workers(inputs: Inputs, count: int, *, forked: bool) -> Workers:
     if device.type != "cpu":
         return Threads(device=device)
     model, data, *_ = inputs
-    why = why_not_forked((model, data, inputs.functions.loss, inputs.functions.optimizer))
+    own = inputs.functions
+    why = why_not_forked((model, data, own.loss, own.optimizer, own.transform, own.method))
     # What a loader keeps, such as a generator of its data set's, each client finds as it was.
     anew = isinstance(data, LoaderData)
     forks = Forks(count, layout_of(model).gather(named_tensors(model)), anew=anew)

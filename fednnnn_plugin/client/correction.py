@@ -44,10 +44,10 @@ def step_gradients(gradient_at: GradientAt, buffers: Callable[[], Iterable[Tenso
     def at(points: Tensor) -> Tensor:
         nonlocal computed
         computed += 1
-        kept = [(each, each.clone()) for each in buffers()] if computed > 1 else []
+        kept = [each.clone() for each in buffers()] if computed > 1 else []
         with torch.enable_grad():
             found = gradient_at(points)
-        for each, before in kept:
+        for each, before in zip(buffers(), kept, strict=False):  # a model may make new ones
             each.copy_(before)
         return found
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.seeds import derive_seed, isolated_generators
@@ -19,6 +20,7 @@ _SIZES = 3, 2  # of two clients: the second one's batch is padded
 _EPOCHS = 2
 _SAME = 1e-8  # of the longest update: another order of additions makes less in float64
 _SEED = 0
+_MANY = 64  # samples on which a loss is tried
 
 
 def why_not_together(
@@ -32,15 +34,22 @@ def why_not_together(
 
     Two clients take two steps each on the CPU in float64, together and one after the other: what
     comes out must be the same. The first five of ``images`` ``[n, …]`` and ``labels`` are theirs. A
-    model that draws must draw for each client what it draws for it alone, on the CPU.
+    model that draws must draw for each client what it draws for it alone, on the CPU. A loss must
+    be the mean of its samples', of which there is one of each class.
     """
     sgd = replace(sgd, precision="fp64", epochs=_EPOCHS, local_steps=None, batch_size=max(_SIZES))
     model = copy.deepcopy(model).to("cpu", torch.float64).train()
+    various = _various(labels)
+    of_loss = images[various].cpu(), labels[various].cpu()
     images, labels = images[: sum(_SIZES)].cpu(), labels[: sum(_SIZES)].cpu()
     if len(labels) < sum(_SIZES):
         return "there are too few samples to try it"
     try:
         with user_code("a step of two clients together"):
+            if sgd.loss is not CROSS_ENTROPY and not _is_mean(
+                sgd.loss, model, *of_loss, normalisation
+            ):
+                return "the loss of a batch is no mean over its samples"
             alike = _are_alike(model, GroupSGD(sgd, model, images, labels, normalisation))
     except (UserError, RunError) as error:
         return str(error)
@@ -50,6 +59,31 @@ def why_not_together(
         "a step of two clients together is not what each makes alone: a layer mixes channels, or "
         "draws, in a way that is not known, or a loss is no mean over samples"
     )
+
+
+def _various(labels: Tensor) -> Tensor:
+    """Return the positions of a sample of each class, or of some that are far apart; at most 64."""
+    if labels.ndim > 1 or labels.is_floating_point():
+        return torch.linspace(0, len(labels) - 1, min(len(labels), _MANY)).long()
+    classes = labels.unique()
+    chosen = classes[torch.linspace(0, len(classes) - 1, min(len(classes), _MANY)).long()]
+    return torch.stack([(labels == label).nonzero()[0, 0] for label in chosen])
+
+
+def _is_mean(
+    loss: Loss,
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    normalisation: Callable[[Tensor], Tensor] | None,
+) -> bool:
+    """Tell whether the loss of a batch is the mean of the losses of its samples."""
+    inputs = normalisation(images) if normalisation else images
+    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    with torch.no_grad(), isolated_generators(_SEED, "client"):
+        outputs = copy.deepcopy(model).eval()(inputs)
+        each = [loss(one[None], label[None]) for one, label in zip(outputs, labels, strict=True)]
+        return torch.allclose(loss(outputs, labels), torch.stack(each).mean())
 
 
 def _are_alike(model: nn.Module, group: GroupSGD) -> bool:

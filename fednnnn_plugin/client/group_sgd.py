@@ -142,6 +142,8 @@ class GroupSGD:
             tensor.copy_(initial)
         memory.anchor.copy_(sgd.anchor(start.vector))
         generators = [Generator(device).manual_seed(seed) for seed in seeds]
+        # A user's may have more than its state, which no other client is to find.
+        model = copy.deepcopy(self._model) if seeds else self._model
         plain = correction is None and not seeds and not self.augment
         graphs = self.graphs if plain and sgd is self.sgd else None
         numbers = to_device(staged.made, device) if correction and correction.gradient else None
@@ -161,7 +163,9 @@ class GroupSGD:
                 for row, length in enumerate(lengths):  # each client's own samples, as alone
                     step_of = round_number, group[row], int(made[row])
                     inputs[row, :length] = self.augment(inputs[row, :length], *step_of)
-            step = partial(self._step, sgd, memory, batch, together, correction, number, inputs)
+            step = partial(
+                self._step, model, sgd, memory, batch, together, correction, number, inputs
+            )
             if graphs:
                 graphs.run((rows, longest, padded), step)
             else:
@@ -189,6 +193,7 @@ class GroupSGD:
 
     def _step(
         self,
+        model: nn.Module,
         sgd: LocalSGD,
         memory: _Memory,
         batch: tuple[slice, slice],
@@ -216,7 +221,7 @@ class GroupSGD:
             with sgd.autocast(inputs.device):
                 with together:
                     channels = inputs.transpose(0, 1).flatten(1, 2)
-                    outputs = functional_call(self._model, given, (channels,))
+                    outputs = functional_call(model, given, (channels,))
                 loss = (self._losses(outputs, labels) * shares.T).sum()
             (gradient,) = torch.autograd.grad(loss, leaf)
             return gradient

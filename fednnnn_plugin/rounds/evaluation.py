@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
 from fednnnn_plugin.data.images import IGNORED
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.rounds.batches import Batch
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
@@ -154,10 +154,14 @@ def evaluation(
     mean = sum(each.loss for each in tallies) / samples
     found: dict[str, float | None] = {}
     if metrics:
-        outputs, targets = (
-            torch.from_numpy(np.concatenate([getattr(each, name) for each in tallies]))
-            for name in ("outputs", "targets")
-        )
+        try:
+            outputs, targets = (
+                torch.from_numpy(np.concatenate([getattr(each, name) for each in tallies]))
+                for name in ("outputs", "targets")
+            )
+        except ValueError as error:
+            differ = f"the batches of the test differ in form: {reason(error)}"
+            raise UserError("validation_args.metrics", differ, "pad all to one length") from None
         found = {key: _measured(key, metric, outputs, targets) for key, metric in metrics.items()}
     return Evaluation(
         correct / classified if classified else None,

@@ -134,7 +134,11 @@ def _within_memory(group: Group, compute: Callable[[], T]) -> T:
     try:
         return compute()
     except RuntimeError as error:
-        if len(group) == 1 or not is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         why = " ".join(str(error).split())
+        if len(group) == 1:
+            raise RunError(
+                f"client {group[0]}: its update has no room on the GPU: {why}"
+            ) from error
     raise GroupTooWide(why)  # not within the clause: what the frames of the error hold is let go

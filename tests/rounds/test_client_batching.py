@@ -171,6 +171,22 @@ def test_users_model_trains_together_as_alone(
     torch.testing.assert_close(tiny.model("together"), tiny.model("alone"), rtol=apart, atol=apart)
 
 
+@pytest.mark.slow
+def test_group_leaves_nothing_in_a_users_model(tiny: Tiny) -> None:
+    """Such as a count of its steps, which each client begins."""
+    warm = Doing(warmed_up)
+    warm.steps = 0
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), warm)
+    for run, batching in (("alone", "off"), ("together", 3)):
+        tiny(run, model=model, client_batching=batching, comm_round=2, **IN_FP64)
+    torch.testing.assert_close(tiny.model("together"), tiny.model("alone"), rtol=1e-9, atol=1e-9)
+
+
+def warmed_up(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    layer.steps += layer.training
+    return x * min(1.0, layer.steps / 10)
+
+
 @pytest.mark.parametrize(
     ("ahead", "expected"), [(False, "s1 t1 s2 t2 s3 t3"), (True, "s1 t1 s2 t2 s3 s3 t3")]
 )
@@ -247,12 +263,18 @@ def test_what_cannot_train_together_trains_alone(
     embedding = nn.Sequential(product, Doing(lambda layer, x: x + layer.own))
     embedding[1].register_parameter("own", nn.Parameter(torch.ones(10)))
     ours, adam = Inputs(MODEL, data, CPU), replace(SGD, optimizer=torch.optim.Adam)
+    # As folders of classes come: the first five are of one.
+    labels, rank = data.train_labels.sort()
+    by_class = replace(data, train_images=data.train_images[rank], train_labels=labels)
+    weights = torch.tensor([1.0] * 7 + [50.0] * 3, dtype=torch.float64)
+    weighted = Loss("weighted", lambda x, y: functional.cross_entropy(x, y, weights.to(x.dtype)))
     cases = [
         *((ours._replace(model=model), SGD) for model in (mixing, drawing, embedding)),
         (ours._replace(data=LoaderData({0: []}, {0: 1}, [], 10)), SGD),
         (ours._replace(trainer=SimpleNamespace()), SGD),
         (ours._replace(data=replace(data, train_labels=data.train_labels - 100)), SGD),
         (ours, adam),
+        (ours._replace(data=by_class), replace(SGD, loss=weighted)),
     ]
     for inputs, sgd in cases:
         width = partial(widest_group, inputs.model, inputs.data, sgd, PLAIN)

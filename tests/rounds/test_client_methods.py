@@ -244,6 +244,44 @@ def test_end_of_memory_in_an_upload_halves_the_groups(start: Start) -> None:
     assert summary.client_batching == 1
 
 
+class Seen(nn.Module):
+    """Counts its batches, in place or in a new tensor."""
+
+    def __init__(self, *, in_place: bool) -> None:
+        super().__init__()
+        self.layers, self.in_place = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), in_place
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and self.in_place:
+            self.seen.add_(1)
+        elif self.training:
+            self.seen = self.seen + 1
+        return self.layers(x)
+
+
+def test_buffers_are_those_of_a_steps_first_gradient(start: Start) -> None:
+    seen = []
+    for name, in_place in (("same", True), ("new", False)):
+        given = {"client_method": "fedsam", "sam_rho": 0.05, "comm_round": 1, "batch_size": 20}
+        start(name, FEDAVG, model=Seen(in_place=in_place), epochs=1, **given)
+        seen.append(load_file(f"{name}/model.safetensors")["seen"].item())
+    assert seen == [4.0, 4.0]  # of 72 samples, or 71
+
+
+class TooWide(fp.ClientMethod):
+    def upload(self, local: Any) -> torch.Tensor:
+        if local.update.any():
+            raise RuntimeError("CUDA error: out of memory")
+        return local.update
+
+
+def test_end_of_memory_in_the_upload_of_one_client_is_a_line(start: Start) -> None:
+    said = r"^client \d+: its update has no room on the GPU: .*CUDA error: out of memory"
+    with pytest.raises(fp.RunError, match=said):
+        start("run", FEDAVG, client_method=TooWide, comm_round=1)
+
+
 @pytest.mark.parametrize("given", [{"worker_num": 1}, {"worker_num": 2}, {"client_batching": 2}])
 @pytest.mark.parametrize("late", [False, True])
 def test_error_of_a_method_is_no_clients(start: Start, given: dict[str, Any], late: bool) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import fednnnn_plugin as fp
 from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.client.loss import LOSSES
 from fednnnn_plugin.data.federated import FederatedData
@@ -151,6 +152,13 @@ def test_clients_are_tested_with_the_test_or_at_the_end(tiny: Tiny, held: Federa
         rounds[when] = sorted({int(row["round"]) for row in rows})
         assert [r["round"] for r in tiny.records(str(when)) if "client_acc" in r] == rounds[when]
     assert rounds == {True: [1, 3, 4], "end": [4]}
+
+
+def test_weight_of_a_class_is_by_size_where_clients_are_drawn_so(tiny: Tiny) -> None:
+    tiny(client_sampling="by_size", client_num_per_round=2, per_class=True, comm_round=1)
+    found = fp.class_results(tiny.folder / "run")
+    shares = found["train_samples"] / found["train_samples"].sum()
+    assert found["weight"].tolist() == pytest.approx(shares.tolist())
 
 
 def test_what_has_no_such_results_is_refused(tiny: Tiny, data: FederatedData) -> None:
