@@ -89,6 +89,8 @@ def run_federation(
     with ExitStack() as stack:
         stack.enter_context(one_run())
         stack.enter_context(torch.inference_mode(mode=False))  # a caller's tensors would be frozen
+        if torch.get_default_device().type != "cpu":  # a caller's, which ours would be made on
+            stack.enter_context(torch.device("cpu"))
         log_to = stack.enter_context(run_log())
         check_same_start(recipe, mode, ranks, only_check=only_check)
         inputs = _unfinished_inputs(recipe, load, files, mode, ranks)

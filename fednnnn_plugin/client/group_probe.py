@@ -39,18 +39,17 @@ def why_not_together(
     """
     sgd = replace(sgd, precision="fp64", epochs=_EPOCHS, local_steps=None, batch_size=max(_SIZES))
     model = copy.deepcopy(model).to("cpu", torch.float64).train()
-    various = _various(labels)
-    of_loss = images[various].cpu(), labels[various].cpu()
-    images, labels = images[: sum(_SIZES)].cpu(), labels[: sum(_SIZES)].cpu()
     if len(labels) < sum(_SIZES):
         return "there are too few samples to try it"
+    first = images[: sum(_SIZES)].cpu(), labels[: sum(_SIZES)].cpu()
     try:
         with user_code("a step of two clients together"):
-            if sgd.loss is not CROSS_ENTROPY and not _is_mean(
-                sgd.loss, model, *of_loss, normalisation
-            ):
-                return "the loss of a batch is no mean over its samples"
-            alike = _are_alike(model, GroupSGD(sgd, model, images, labels, normalisation))
+            if sgd.loss is not CROSS_ENTROPY:
+                various = _various(labels)
+                tried = images[various].cpu(), labels[various].cpu()
+                if not _is_mean(sgd.loss, model, *tried, normalisation):
+                    return "the loss of a batch is no mean over its samples"
+            alike = _are_alike(model, GroupSGD(sgd, model, *first, normalisation))
     except (UserError, RunError) as error:
         return str(error)
     if alike:

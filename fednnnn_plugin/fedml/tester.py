@@ -106,19 +106,22 @@ class FedMLsTester(Tester):
 
     def _counts(self, test_data: Any, device: Any, _args: Any) -> dict[str, float]:
         """Return means, as FedML's counts of one sample."""
-        self._model.to(device).eval()
-        batches = ((x.to(device), y.to(device)) for x, y in test_data)
         try:
-            found = evaluation(tally(self._model, batch, self._loss) for batch in batches)
+            found = self._evaluation(test_data, device)
         except ValueError as error:  # a trainer of FedML's, or a user's, reads `loss` otherwise
             if self._loss is CROSS_ENTROPY:
                 raise
             why = "loss: %s: does not fit the outputs and the test's labels: tested by %s: %s"
             _log.warning(why, self._loss.name, CROSS_ENTROPY.name, reason(error))
             self._loss = CROSS_ENTROPY
-            return self._counts(test_data, device, _args)
+            found = self._evaluation(test_data, device)
         means = {"test_correct": found.accuracy, "test_loss": found.loss, "test_total": 1}
         return {name: math.nan if value is None else value for name, value in means.items()}
+
+    def _evaluation(self, test_data: Any, device: Any) -> Evaluation:
+        self._model.to(device).eval()
+        batches = ((x.to(device), y.to(device)) for x, y in test_data)
+        return evaluation(tally(self._model, batch, self._loss) for batch in batches)
 
     def test_all(self, *_: Any) -> bool:
         """Let FedML do nothing more, which does not test on the clients' data."""
