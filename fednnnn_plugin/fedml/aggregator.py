@@ -26,7 +26,7 @@ from fednnnn_plugin.fedml.security import (
 )
 from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, recorded_settings, server_recipe
-from fednnnn_plugin.fedml.silo_records import SiloRecords, say_settings
+from fednnnn_plugin.fedml.silo_records import SiloRecords, settings_line
 from fednnnn_plugin.fedml.silos import check_silos
 from fednnnn_plugin.fedml.tester import AGGREGATING, FedMLsTester, Tester, refuse_replaced
 from fednnnn_plugin.processes.numerics import numerics
@@ -115,7 +115,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         super().__init__(model, args)
         self._round = self._train.start_round
         limit, layout = self._train.max_client_failures, self._server.layout
-        self._clients = RoundClients(args, model, layout, limit, self._round + 1)
+        self._clients = RoundClients(args, model, layout, limit)
         log_through_fedml()
         self._last_round = self._round + self._train.comm_round
         if not is_server:
@@ -129,7 +129,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         settings["train_args"] |= security_settings(args)
         self._records = SiloRecords(self._recipe, settings)
         if is_server:
-            say_settings(self._recipe, served_alone=global_privacy())
+            _log.info(settings_line(self._recipe, served_alone=global_privacy()))
 
     def set_id(self, aggregator_id: int) -> None:
         """Set the aggregator's number, as FedML does before the first round; the tester's too.
@@ -239,7 +239,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._round += 1
         evaluated = "served" if global_privacy() else server.rule.evaluated
         update = replace(update, by_client=self._clients.as_sent(update.by_client))
-        self._clients.begin(self._round + 1)
         self._records.aggregated(self._round, update, move, evaluated)
         handed = self._state.evaluation if self._hands_over() else self._state.served
         return whole_state(self.model, server.layout.state_dict(handed), torch.device("cpu"))

@@ -83,7 +83,7 @@ class TestImages(ImageLoader):
         total = len(data.test_labels)
         indices = torch.arange(min(start, total), total, step)
         super().__init__(Images(data, data.test_images, data.test_labels), indices, _TEST_BATCH)
-        self.data = data
+        self.data, self.places = data, (start, step)
 
 
 def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDataset:
@@ -120,15 +120,19 @@ def staged_data(dataset: FedMLDataset, num_clients: int | None = None) -> Federa
 
     None too where they are not divided between ``num_clients``, if that is given.
     """
-    test, local = dataset[3], dataset[5]
+    test, local, tests = dataset[3], dataset[5], dataset[6]
     if not isinstance(test, TestImages) or not isinstance(local, Mapping):
         return None
-    total = test.data.num_clients
+    data, total = test.data, test.data.num_clients
     ours = local.keys() == set(range(total)) and all(
-        isinstance(loader, ClientLoader) and loader.data is test.data and loader.client == client
+        isinstance(loader, ClientLoader) and loader.data is data and loader.client == client
         for client, loader in local.items()
     )
-    return test.data if ours and num_clients in (None, total) else None
+    tested = isinstance(tests, Mapping) and all(
+        isinstance(loader, TestImages) and (loader.data, loader.places) == (data, places)
+        for loader, places in ((test, (0, 1)), *((tests.get(k), (k, total)) for k in local))
+    )
+    return data if ours and tested and num_clients in (None, total) else None
 
 
 def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | LoaderData:

@@ -14,6 +14,7 @@ from fednnnn_plugin.fedml.model_states import client_state
 from fednnnn_plugin.fedml.security import ClientModel, is_changing, is_finite, secured
 from fednnnn_plugin.fedml.silos import client_ids
 from fednnnn_plugin.quantities import ClientRecord
+from fednnnn_plugin.server.admission import as_float
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import Layout
 
@@ -23,25 +24,13 @@ _log = logging.getLogger(__name__)
 class RoundClients:
     """The clients of one round after another, by their positions in FedML's list of models.
 
-    They train ``model``, whose tensors are in ``layout``. Of them ``limit`` may fail in a round;
-    ``number`` is that of the first one.
+    They train ``model``, whose tensors are in ``layout``. Of them ``limit`` may fail in a round.
     """
 
-    def __init__(
-        self, args: Any, model: nn.Module, layout: Layout, limit: int, number: int
-    ) -> None:
+    def __init__(self, args: Any, model: nn.Module, layout: Layout, limit: int) -> None:
         self._args, self._ids, self._limit = args, client_ids(args), limit
         self._model, self._layout = model, layout
         self._without_data: set[int | str] = set()  # of which this was said
-        self.begin(number)
-
-    def begin(self, number: int) -> None:
-        """Forget the round before this one."""
-        self._number, self._failed = number, 0
-        self._places: list[int] = []  # of the models that are to be averaged
-        self._left_out: list[ClientRecord] = []
-        self._sent_norms: dict[int | str, float] = {}  # before FedML's defences changed them
-        self._received: tuple[int, list[ClientRecord]] = (0, [])
 
     def receive(
         self, number: int, models: Sequence[ClientModel]
@@ -52,7 +41,9 @@ class RoundClients:
             UserError: too many do not fit.
             RunError: fewer are finite than FedML's defence needs.
         """
-        self.begin(number)
+        self._number, self._failed = number, 0
+        self._left_out: list[ClientRecord] = []
+        self._sent_norms: dict[int | str, float] = {}  # before FedML's defences changed them
         sent: dict[int, ClientModel] = {}
         for position, (samples, state) in enumerate(models):
             try:
@@ -61,7 +52,7 @@ class RoundClients:
                 self._fail(position, error)
         if is_changing():
             sent = self._secured(sent, len(models))
-        self._places, self._received = list(sent), (self._failed, [*self._left_out])
+        self._places = list(sent)  # of the models that are to be averaged
         return list(sent.values()), list(sent)
 
     def _secured(self, sent: dict[int, ClientModel], total: int) -> dict[int, ClientModel]:
@@ -89,13 +80,10 @@ class RoundClients:
             UserError: too many models or numbers that cannot be added.
             RunError: none can.
         """
-        failed, left_out = self._received  # an earlier try may have added to them
-        self._failed, self._left_out = failed, [*left_out]
         weightless = 0
-        places = self._places if len(self._places) == len(models) else range(len(models))
-        for position, (samples, model) in zip(places, models, strict=True):
+        for position, (samples, model) in zip(self._places, models, strict=True):
             client, name = self._id(position), self._name(position)
-            if _is_zero(samples):  # FedML weights it with 0
+            if as_float(samples) == 0:  # FedML weights it with 0
                 weightless += 1
                 self._leave_out(position, "no data")
                 if client not in self._without_data:
@@ -146,11 +134,3 @@ class RoundClients:
         client = self._id(position)
         norm = self._sent_norms.get(client)
         self._left_out.append(ClientRecord(client, "left out", norm, why=why))
-
-
-def _is_zero(samples: Any) -> bool:
-    """Say whether a number of samples, also NumPy's or torch's, is 0."""
-    try:
-        return not isinstance(samples, str) and float(samples) == 0
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return False

@@ -12,9 +12,9 @@ from fednnnn_plugin.fedml.methods import in_scripts
 from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, server_recipe
+from fednnnn_plugin.fedml.silo_records import settings_line
 from fednnnn_plugin.fedml.silos import check_silos, check_testing, read_addresses
 from fednnnn_plugin.reading import read_mapping
-from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.run_folder.server_records import records_file
 from fednnnn_plugin.run_folder.server_state import file_to_write
 
@@ -57,7 +57,9 @@ def check_server(path: Path) -> str:
         tried(file_to_write, "prometheus_path", tracking.prometheus_path, only_check=True)
     if problems or recipe is None:
         raise UserErrors(problems)
-    return _line(recipe)
+    privacy = getattr(args, "enable_dp", None) and getattr(args, "dp_solution_type", None)
+    alone = privacy == "cdp"  # FedML starts it from the arguments, in the server's process
+    return f"{recipe.name}: a server of {settings_line(recipe, served_alone=alone)}"
 
 
 def _arguments(path: Path) -> SimpleNamespace:
@@ -71,22 +73,8 @@ def _arguments(path: Path) -> SimpleNamespace:
             if not isinstance(key, str):  # on, yes and 1 are none to PyYAML
                 raise UserError(printable(path), f"{name}: {shown(key)}", "a key must be text")
         given |= section
-    if given.get("client_id_list") in ("None", "[]"):  # as FedML takes them
-        given["client_id_list"] = None
     fixed = {"yaml_config_file": str(path), "role": "server", "rank": 0, "process_id": 0}
     args = SimpleNamespace(**{"enable_cuda_rpc": False} | given | fixed)
     if not hasattr(args, "worker_num"):
         args.worker_num = given.get("client_num_per_round")
     return args
-
-
-def _line(recipe: Recipe) -> str:
-    train, tracking = recipe.train_args, recipe.tracking_args
-    values = ", ".join(f"{key} {recipe.rule_settings[key]}" for key in recipe.rule.keys)
-    first, last = train.start_round + 1, train.start_round + train.comm_round
-    return (
-        f"{recipe.name}: a server of {recipe.rule.name}{f' ({values})' if values else ''}, rounds "
-        f"{first} to {last}, {train.client_num_per_round} of {train.client_num_in_total} clients a "
-        f"round; state: {tracking.server_state_path or 'not kept'}, "
-        f"records: {tracking.metrics_path or 'not kept'}"
-    )

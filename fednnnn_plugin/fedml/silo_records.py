@@ -44,22 +44,22 @@ class SiloRecords(ServerRecords):
         _log.info("round %d: %s", record.round, "; ".join(parts))
 
 
-def say_settings(recipe: Recipe, *, served_alone: bool) -> None:
-    """Say at the start which rule serves, what is tested, and where files go."""
-    train, tracking = recipe.train_args, recipe.tracking_args
-    settings = recipe.rule_settings
+def settings_line(recipe: Recipe, *, served_alone: bool) -> str:
+    """Return which rule serves, in which rounds, what is tested, and where files go."""
+    train, tracking, settings = recipe.train_args, recipe.tracking_args, recipe.rule_settings
     values = {
         **{key: settings[key] for key in recipe.rule.keys},
         "client_weighting": train.client_weighting,
         "max_client_norm": train.max_client_norm,
     }
-    _log.info(
-        "%s: %s; tested is the %s model; state: %s; records: %s",
-        recipe.rule.name,
-        ", ".join(f"{key} {value}" for key, value in values.items() if value is not None),
-        "served" if served_alone else recipe.rule.evaluated,
-        tracking.server_state_path or "not kept (server_state_path)",
-        tracking.metrics_path or "not kept (metrics_path)",
+    said = ", ".join(f"{key} {value}" for key, value in values.items() if value is not None)
+    first, last = train.start_round + 1, train.start_round + train.comm_round
+    return (
+        f"{recipe.rule.name}: {said}; rounds {first} to {last}, {train.client_num_per_round} of "
+        f"{train.client_num_in_total} clients a round; tested is the "
+        f"{'served' if served_alone else recipe.rule.evaluated} model; "
+        f"state: {tracking.server_state_path or 'not kept (server_state_path)'}; "
+        f"records: {tracking.metrics_path or 'not kept (metrics_path)'}"
     )
 
 

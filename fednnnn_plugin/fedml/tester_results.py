@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fednnnn_plugin.run_folder.records import Evaluation
+from fednnnn_plugin.server.admission import as_float
 
 _log = logging.getLogger(__name__)
 
@@ -77,10 +78,4 @@ class ResultReader:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool | str):  # a flag, a name
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+    return number if math.isfinite(number := as_float(value)) else None

@@ -3,6 +3,7 @@
 import math
 import reprlib
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,14 +80,19 @@ def check_dense(tensor: object, where: str) -> None:
 
 def checked_positive(name: str, given: float) -> float:
     """Return a number as a float, if it is positive and finite."""
-    try:
-        value = math.nan if isinstance(given, (bool, str, bytes)) else float(given)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        value = math.nan
+    value = as_float(given)
     if not (math.isfinite(value) and value > 0):
         shown = " ".join(reprlib.repr(given).split())
         raise UserError(name, shown, "must be a positive finite number")
     return value
+
+
+def as_float(value: Any) -> float:
+    """Return a number, also NumPy's or torch's, as a float; NaN of a flag, a text and the rest."""
+    try:
+        return math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return math.nan
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -21,7 +21,8 @@ def main(grid: Grid, context: Context) -> None:
     for name in str(config["strategies"]).split():
         torch.manual_seed(0)
         net = Net()
-        options = {key: config[key] for key in RULES[name].keys if key in config}
+        keys = RULES[name].keys if name in RULES else ()  # of another name strategy() says so
+        options = {key: config[key] for key in keys if key in config}
         if output := str(config["output"]):  # to be continued, and to be read by `fednnnn report`
             folder = Path(output, name)
             options |= {"metrics_path": folder, "state_path": folder / "state.safetensors"}

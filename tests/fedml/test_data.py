@@ -81,14 +81,17 @@ def test_data_are_shuffled_every_pass_by_the_seed() -> None:
 def test_data_of_an_untouched_set_are_tensors() -> None:
     dataset, _ = load()
     assert staged_data(dataset) is dataset[3].data
-    test, local = dataset[3], dataset[5]
+    test, sizes, local, tests = dataset[3:7]
     for changed in (
-        (list(test), dataset[4], local),
-        (test, dataset[4], local | {1: list(local[1])}),
-        (test, dataset[4], local | {1: local[0]}),
-        (test, dataset[4], {k: local[k] for k in range(CLIENTS - 1)}),
+        (list(test), sizes, local, tests),
+        (tests[0], sizes, local, tests),
+        (test, sizes, local | {1: list(local[1])}, tests),
+        (test, sizes, local | {1: local[0]}, tests),
+        (test, sizes, {k: local[k] for k in range(CLIENTS - 1)}, tests),
+        (test, sizes, local, tests | {1: list(tests[1])}),
+        (test, sizes, local, None),
     ):
-        assert staged_data([*dataset[:3], *changed, *dataset[6:]]) is None
+        assert staged_data([*dataset[:3], *changed, dataset[7]]) is None
 
 
 def test_data_of_ours_train_fedmls_optimizers(caplog, own_folder) -> None:

@@ -204,6 +204,7 @@ KRUM = {"defense_type": "krum", "byzantine_client_num": 1, "client_num_per_round
     [
         ({"defense_type": "cclip"}, r"defense_type: cclip: must be one of .* \(it "),
         (CLIPPING, "norm_bound: null: .* positive"),
+        (CLIPPING | {"norm_bound": True}, "norm_bound: true: .* positive"),
         (KRUM, "client_num_per_round: 4: .* 5"),
         (REPLACING | {"malicious_client_id": 2}, "client_num_per_round: 2: .* 3"),
         ({"epsilon": 2.0}, "dp_solution_type: cdp: .*psilon"),

@@ -44,7 +44,7 @@ def test_good_one_is_a_line() -> None:
     result = check()
     assert (result.exit_code, result.stderr) == (0, "")
     [line] = result.stdout.splitlines()
-    for part in ("FedNNNN (beta 0.7, gamma 0.8)", "rounds 1 to 3", "3 of 3 clients"):
+    for part in ("FedNNNN: beta 0.7, gamma 0.8, ", "rounds 1 to 3, 3 of 3 clients"):
         assert part in line
 
 
@@ -52,7 +52,7 @@ def test_method_may_be_named_by_its_server() -> None:
     for method, beta in (("Momentum", None), ("FedNNNN", 0.7)):
         result = check(federated_optimizer=method, beta=beta)
         assert (result.exit_code, result.stderr) == (0, "")
-        assert f"a server of {method} (" in result.stdout
+        assert f"a server of {method}: " in result.stdout
     result = check(federated_optimizer="fednnnn")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.endswith("did you mean FedNNNN?\n")
