@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -81,6 +82,32 @@ def own_code(tmp_path, monkeypatch, rules_taken_back: None) -> Iterator[Path]:
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]
+
+
+# These import torch, which takes seconds, where it is needed: collection alone needs none.
+@pytest.fixture(scope="session")
+def data() -> Any:
+    """The data of the tiny federation."""
+    from .tiny import tiny_data
+
+    return tiny_data()
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, data: Any) -> Any:
+    """Runs the tiny federation in this test's folder."""
+    from .tiny import Tiny
+
+    return Tiny(tmp_path, data)
+
+
+@pytest.fixture
+def start(own_code: Path) -> Any:
+    """Run as `quick_run` does, in a folder with ``own.py``."""
+    from .tiny import OWN, quick_run
+
+    (own_code / "own.py").write_text(OWN)
+    return quick_run
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -33,8 +32,7 @@ Start = Callable[..., fp.Run]
 Content = Callable[[Path], object]
 
 
-@pytest.fixture(scope="session")
-def data() -> FederatedData:
+def tiny_data() -> FederatedData:
     generator = torch.Generator().manual_seed(0)
     count = sum(SIZES)
     labels = torch.arange(count + 40) % 10
@@ -89,11 +87,6 @@ class Tiny:
         return load_file(self.folder / name / "model.safetensors")
 
 
-@pytest.fixture
-def tiny(tmp_path: Path, data: FederatedData) -> Tiny:
-    return Tiny(tmp_path, data)
-
-
 OWN = Path(__file__).with_name("own.py").read_text()
 
 
@@ -119,13 +112,6 @@ def quick_run(output: Path | str, recipe: str = commands.RECIPE, **given: Any) -
     names = inspect.signature(fp.run).parameters.keys() & given.keys()
     arguments = {name: given.pop(name) for name in names}
     return fp.run(recipe, output=output, overrides=QUICK | given, **arguments)
-
-
-@pytest.fixture
-def start(own_code: Path) -> Start:
-    """Run as `quick_run` does, in a folder with ``own.py``."""
-    (own_code / "own.py").write_text(OWN)
-    return quick_run
 
 
 def follower(**calls: Callable[..., object]) -> fp.Follower:

@@ -18,9 +18,7 @@ from fednnnn_plugin.processes import fork
 from fednnnn_plugin.processes.endings import ENDING
 
 from ..support.commands import quick_words
-from ..tiny import Content, Doing, Start, data, follower, start
-
-__all__ = ["data", "start"]
+from ..tiny import Content, Doing, Start, follower
 
 
 def test_run_stays_where_it_began(start: Start, own_code: Path) -> None:
