@@ -81,8 +81,18 @@ def masked(method: str) -> nn.Module:
 TOKENS_6 = torch.arange(140 * 6).reshape(140, 6) % 10
 TEN, PADDED = ((x, Y, x[:4], Y[:4]) for x in (TOKENS_6, TOKENS_6.where(TOKENS_6 != 9, -1)))
 FROM_ONE, TWO = (X, Y + 1, TEST[0], TEST[1] + 1), (X, Y % 2, TEST[0], TEST[1] % 2)
-CENTRES = torch.nn.Linear(3, 2)  # a loss that has parameters
 IMAGES = torch.zeros(8, 1, 8, 8, dtype=torch.uint8)
+
+
+class Halving(torch.optim.SGD):
+    """Takes two parameters at most."""
+
+    def step(self, closure: Any = None) -> Any:
+        if len(self.param_groups[0]["params"]) > 2:
+            raise ValueError("too many")
+
+
+FIRST_STEP = r"^the first step of client \d failed: ValueError: "
 
 
 def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
@@ -109,6 +119,8 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"data": ([], SET)}, "^data_args.*clients: a list of 0: "),
             ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: "),
             ({"rule": torch.optim.SGD}, r"^train_args\.federated_optimizer: .*SGD: "),
+            ({"client_optimizer": Halving}, FIRST_STEP + r"too many \(.*test_refusals\.py, line "),
+            ({"client_optimizer": "muon"}, FIRST_STEP + "Muon only supports 2D"),
             ({"model": nn.LazyLinear(4)}, r"^model_args\.model: "),
             ({"model": normed, "batch_size": 1}, "batch_size: 1: "),
             (

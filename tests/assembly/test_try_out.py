@@ -3,7 +3,6 @@
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from fednnnn_plugin.assembly import build
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.rounds.sampling import draw_cohort
 from fednnnn_plugin.rounds.simulation import Federation
-from fednnnn_plugin.server.rules import RULES
 
 from ..tiny import (
     CELL,
@@ -31,26 +29,8 @@ from ..tiny import (
 )
 
 
-def refused(start: Start, match: str, **given: Any) -> None:
-    usual = {"data": HOSPITALS, "model": NET, "client_num_in_total": 4, "client_num_per_round": 2}
-    with pytest.raises(fp.UserError, match=match):
-        start("run", **usual | given)
-    assert not Path("run").exists()
-
-
-class Halving(torch.optim.SGD):
-    """Takes two parameters at most."""
-
-    def step(self, closure: Any = None) -> Any:
-        if len(self.param_groups[0]["params"]) > 2:
-            raise ValueError("too many")
-
-
-def test_optimizer_that_does_not_take_the_model(start: Start) -> None:
-    """Muon takes matrices, and trains a model that has no others."""
-    first = r"^the first step of client \d failed: ValueError: "
-    refused(start, first + r"too many \(.*test_try_out\.py, line ", client_optimizer=Halving)
-    refused(start, first + "Muon only supports 2D", client_optimizer="muon")
+def test_muon_trains_a_model_of_matrices(start: Start) -> None:
+    """What it refuses is in ``test_refusals.py``."""
     model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 4, bias=False))
     given = {"data": HOSPITALS, "model": model, "client_num_in_total": 4}
     start("run", client_num_per_round=2, client_optimizer="muon", **given)
@@ -72,31 +52,6 @@ def test_what_a_step_imports_of_pytorch_is_imported_before_forks(
     given = {"data": HOSPITALS, "model": Late(6, 4), "worker_num": 2}
     start("run", **given, client_num_in_total=4, client_num_per_round=2)
     assert name in sys.modules
-
-
-def test_rule_is_tried(start: Start) -> None:
-    def step(self: Any, *, mean_update_norm: float) -> None:
-        self.state["absent"].pop("x")
-
-    made = type("Made", (torch.optim.SGD,), {"step": step, "__module__": __name__})
-    made.__init__ = lambda self, params: torch.optim.SGD.__init__(self, params, lr=1.0)
-    rule = fp.rule(wants=("mean_update_norm",))(made)
-    try:
-        raised = r"^federated_optimizer: .*Made: raised .*test_try_out\.py"
-        refused(start, raised, recipe="digits_noniid_b_fedavg", rule=rule)
-    finally:
-        RULES.pop("Made")
-
-
-def test_rule_that_does_not_take_what_it_wants() -> None:
-    class Taking(torch.optim.SGD):
-        def step(self, closure: Any = None, *, learning_rate: float) -> None: ...
-
-    with pytest.raises(fp.UserError, match=r"^rule: Taking: step: missing .*'learning_rate'"):
-        fp.rule()(Taking)
-    with pytest.raises(fp.UserError, match=r"^rule: Adam: step: .*'buffers'; .*: buffers$"):
-        fp.rule(wants=("buffers",))(torch.optim.Adam)
-    assert not {"Taking", "Adam"} & RULES.keys()
 
 
 @pytest.mark.slow
