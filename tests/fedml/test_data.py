@@ -1,19 +1,15 @@
 """Our data sets and partitions through ``fedml.data.load``."""
 
 import logging
-from types import SimpleNamespace
 
 import fedml
-import numpy as np
 import pytest
 import torch
-from fedml.core.data import noniid_partition
 from fedml.data import data_loader
 from torch import nn
 from torch.utils.data import DataLoader
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.data.dirichlet import class_by_class_shares
 from fednnnn_plugin.fedml.loaders import staged_data
 from fednnnn_plugin.fedml.settings import script_recipe
 
@@ -136,32 +132,6 @@ def test_data_are_ours_by_our_names(values, whose, tmp_path, monkeypatch) -> Non
         return
     with pytest.raises(fp.UserError, match=str(tmp_path) if whose == FOUND else whose):
         load(**given | values)
-
-
-def test_class_by_class_is_fedmls_dirichlet(monkeypatch) -> None:
-    """But for the last bits of a cut, by which FedML may give a client that has enough one more."""
-    labels, drawn = np.random.default_rng(0).integers(0, 10, 2000), []
-    rng = np.random.default_rng(1)
-
-    def draw(concentration):
-        drawn.append(rng.dirichlet(concentration))
-        return drawn[-1]
-
-    def draw_again(concentration, classes):
-        assert concentration.tolist() == [0.1] * 20
-        return np.array([drawn.pop(0) for _ in range(classes)])
-
-    monkeypatch.setattr(noniid_partition.np.random, "dirichlet", draw)
-    before = np.random.get_state()  # noqa: NPY002
-    split = noniid_partition.non_iid_partition_with_dirichlet_distribution
-    theirs = split(labels, 20, 10, 0.1)
-    np.random.set_state(before)  # noqa: NPY002
-    same = SimpleNamespace(dirichlet=draw_again)
-    ours = class_by_class_shares(np.bincount(labels), 20, 0.1, 10, same)
-    assert not drawn
-    expected = np.stack([np.bincount(labels[theirs[k]], minlength=10) for k in range(20)])
-    assert np.abs(ours - expected).max() <= 1
-    assert (ours != expected).sum() <= 8
 
 
 def test_keys_of_a_named_data_set_count(tmp_path) -> None:
