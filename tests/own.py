@@ -1,6 +1,6 @@
 """A user's own code: a module of theirs by name, or what cells of a notebook define.
 
-Tests take it by :func:`conftest.cell`, as a notebook has it, or from the current directory, where
+Tests take it by :func:`tiny.cell`, as a notebook has it, or from the current directory, where
 the fixture `start` puts it as ``own.py``.
 """
 
@@ -120,6 +120,15 @@ def the_higher_the_oftener(number, clients, size, generator):
 def by_turns(number, clients, size, generator):
     first = random.randrange(clients) + int(torch.randint(clients, (1,), generator=generator))
     return [(first + number + k) % clients for k in range(size)]
+
+
+def noisy(x, generator):
+    noise = torch.rand(x.shape, generator=generator) + torch.rand(()) + random.random()
+    return (x + 5 * noise).to(x.dtype)
+
+
+def slower(number):
+    return 1 / number
 
 
 class Drag(ClientMethod):

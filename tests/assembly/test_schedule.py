@@ -56,15 +56,7 @@ def test_decay_is_the_short_form_of_the_exponential(tiny: Tiny, content: Content
     assert "client_learning_rate" not in tiny.records("none")[0]
 
 
-def test_resume_has_the_rates_of_the_whole(start: Start, content: Content) -> None:
-    """A cosine over other rounds is another schedule."""
-    given = {"learning_rate_schedule": "own:slower", "allow_code": True}
-    with Path("own.py").open("a") as file:
-        file.write("\n\ndef slower(number):\n    return 1 / number\n")
-    start("whole", comm_round=4, **given)
-    start("parts", comm_round=2, worker_num=2, **given)
-    start("parts", comm_round=4, worker_num=1, resume=True, **given)
-    assert content(Path("whole")) == content(Path("parts"))
+def test_cosine_over_other_rounds_is_another_schedule(start: Start) -> None:
     cosine = {"name": "cosine", "floor": 0.1}
     start("cosine", comm_round=2, learning_rate_schedule=cosine)
     with pytest.raises(fp.UserError, match=f'{KEY}: .*"rounds": 4.* has .*"rounds": 2'):

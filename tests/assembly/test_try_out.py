@@ -15,9 +15,7 @@ from fednnnn_plugin.rounds.sampling import draw_cohort
 from fednnnn_plugin.rounds.simulation import Federation
 
 from ..tiny import (
-    CELL,
     HOSPITALS,
-    NET,
     PARTS,
     SIZES,
     TEST,
@@ -104,17 +102,6 @@ def test_a_client_that_may_fail_is_not_tried(tiny: Tiny, data: FederatedData) ->
         tiny(model=model)
     tiny(model=model, comm_round=1, max_client_failures=1)
     assert tiny.records()[0]["rejected"] == 1
-
-
-@pytest.mark.slow
-def test_a_trial_leaves_no_trace(start: Start, content: Content) -> None:
-    """A run resumed after round 1, which is tried once more, goes on as the whole one did."""
-    data = CELL["datasets"]()
-    given = {"data": data, "model": NET, "client_num_in_total": 4, "client_num_per_round": 2}
-    start("whole", metrics=["accuracy"], comm_round=3, **given)
-    start("parts", metrics=["accuracy"], comm_round=1, **given)
-    start("parts", metrics=["accuracy"], comm_round=3, resume=True, **given)
-    assert content(Path("whole")) == content(Path("parts"))
 
 
 def test_a_trial_leaves_no_trace_in_w_0(

@@ -100,9 +100,7 @@ def test_groups_are_halved_when_memory_ends(
     assert content(tiny.folder / "whole") == content(tiny.folder / "parts")
 
 
-def test_memory_of_a_wide_group_is_given_back(
-    tiny: Tiny, data: FederatedData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_of_a_wide_group_is_given_back(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it ends beside the training: as updates are measured, and in a test."""
     widths, tests, held = list[int](), list[int](), list[Any]()
     measured_once = list[Any]()
@@ -332,17 +330,10 @@ def test_no_activation_of_a_failed_try_is_alive_at_the_next(
 
 
 @pytest.mark.parametrize("work", [{"local_steps": 3, "epochs": None}, {"epochs": 1.5}])
-def test_parts_of_epochs_have_the_same_bits_on_any_workers(
-    tiny: Tiny, content: Content, work: dict[str, Any]
-) -> None:
-    """And in groups the same model but for rounding."""
-    given = ALL | work | {"precision": "fp64"}
-    tiny("one", worker_num=1, **given)
-    tiny("two", worker_num=2, comm_round=1, **given)
-    tiny("two", worker_num=2, mode="resume", **given)
-    tiny("groups", client_batching=4, **given)
-    assert content(tiny.folder / "one") == content(tiny.folder / "two")
-    torch.testing.assert_close(tiny.model("one"), tiny.model("groups"), rtol=1e-9, atol=1e-9)
+def test_groups_train_for_parts_of_epochs_as_alone(tiny: Tiny, work: dict[str, Any]) -> None:
+    for run, batching in (("alone", "off"), ("together", 4)):
+        tiny(run, client_batching=batching, **ALL | work | IN_FP64)
+    torch.testing.assert_close(tiny.model("together"), tiny.model("alone"), rtol=1e-9, atol=1e-9)
 
 
 def test_model_that_gets_another_parameter_in_training_is_refused(data: FederatedData) -> None:

@@ -184,13 +184,7 @@ def test_file_of_available_clients_with_a_mistake(start: Start, lines: Any, said
         start("run", client_availability="there.csv")
 
 
-def test_samplers_by_name_in_runs(start: Start, content: Content) -> None:
-    """By size with weights of its own, on one worker and on two; each in its turn."""
-    sized = {"client_sampling": "by_size", "partition_sizes": "power_law", "comm_round": 2}
-    sized |= {"power_law_exponent": 0.7, "min_samples": 2}
-    start("one", worker_num=1, **sized)
-    start("two", worker_num=2, **sized)
-    assert content(Path("one")) == content(Path("two"))
+def test_samplers_by_name_in_runs(start: Start) -> None:
     start("turns", client_sampling="round_robin", client_num_per_round=8, comm_round=3)
     assert cohorts("turns") == [[*range(8)], [*range(8, 16)], [0, 1, 2, 3, 16, 17, 18, 19]]
     with pytest.raises(UserError, match=f"{AVAILABILITY}: .*must be uniform or round_robin"):
