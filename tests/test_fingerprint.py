@@ -168,33 +168,6 @@ def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return imported
 
 
-def test_digest_follows_imports(own_modules: Any) -> None:
-    """Of a function or a class in it, from a package too; not of what is installed."""
-    files = {"own_helper.py": "SCALE = 1\ndef scale(x): return x * SCALE\n"}
-    files |= {"own_package/__init__.py": "", "own_package/deep.py": "BASE = 1\n"}
-    uses = "def far():\n    from .deep import BASE\n    from . import deep\n    return BASE\n"
-    files["own_package/use.py"] = uses
-
-    def scale(x: Any) -> Any:
-        from own_helper import scale
-
-        class Inner:
-            import own_helper
-
-        return scale(x), Inner
-
-    def found(edited: str = "", old: str = "", new: str = "") -> tuple[str, str]:
-        texts = files | ({edited: files[edited].replace(old, new)} if edited else {})
-        far = own_modules(texts, "own_package.use").far
-        return code_digests(scale), code_digests(far)
-
-    before = found()
-    assert found() == before
-    assert found("own_helper.py", "SCALE = 1", "SCALE = 2")[0] != before[0]
-    assert found("own_package/deep.py", "BASE = 1", "BASE = 2")[1] != before[1]
-    assert found("own_helper.py", "def scale", "# changed\ndef scale") == before
-
-
 OWN_MAIN = """
 from own_tables import *
 
@@ -209,6 +182,14 @@ def g():
 def h():
     import own_tables.second as part
     return part.used()
+
+def k():
+    from own_helper import scale
+
+    class Inner:
+        import own_helper
+
+    return scale, Inner
 """
 OWN_TABLES = """
 try:
@@ -217,32 +198,45 @@ except ImportError:
     TABLE = []
 from .layers import layers
 """
+OWN_LAYERS = """
+def layers():
+    from .deep import BASE
+    from . import deep
+    return BASE, 1
+"""
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "same"),
     [
-        ("first", "N = 1", "N = 2", False),  # of a constant that is imported under another name
-        ("first", "UNUSED = [1]", "UNUSED = [2]", True),
-        ("layers", "return 1", "return 2", False),  # a function named as the module that it is in
-        ("second", "return 1", "return 2", False),  # beside another module of the same functions
+        # of a constant that is imported under another name
+        ("own_tables/first", "N = 1", "N = 2", False),
+        ("own_tables/first", "UNUSED = [1]", "UNUSED = [2]", True),
+        # a function named as the module that it is in
+        ("own_tables/layers", "return BASE, 1", "return BASE, 2", False),
+        # beside another module of the same functions
+        ("own_tables/second", "return 1", "return 2", False),
+        ("own_tables/deep", "BASE = 1", "BASE = 2", False),
+        ("own_helper", "SCALE = 1", "SCALE = 2", False),
+        ("own_helper", "def scale", "# changed\ndef scale", True),
     ],
 )
-def test_digest_follows_what_is_imported_by_name(
+def test_digest_follows_imports(
     own_modules: Any, file: str, old: str, new: str, same: bool
 ) -> None:
     files = {"own_main.py": OWN_MAIN, "own_tables/__init__.py": OWN_TABLES}
     first = "N = 1\nROWS = [N]\nUNUSED = [1]\ndef used(): return 1\n"
     files |= {"own_tables/first.py": first, "own_tables/second.py": "def used(): return 1\n"}
-    files |= {"own_tables/layers.py": "def layers(): return 1\n"}
+    files |= {"own_tables/layers.py": OWN_LAYERS, "own_tables/deep.py": "BASE = 1\n"}
+    files |= {"own_helper.py": "SCALE = 1\ndef scale(x): return x * SCALE\n"}
 
     def found() -> dict[str, str]:
         main = own_modules(files, "own_main")
-        return code_digests(main.f, main.g, main.h)
+        return code_digests(main.f, main.g, main.h, main.k)
 
     before = found()
     assert before.keys() == {"code"}
-    name = f"own_tables/{file}.py"
+    name = f"{file}.py"
     assert old in files[name]
     files[name] = files[name].replace(old, new)
     assert (found() == before) == same
