@@ -3,13 +3,12 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ..support.processes import WATCHDOG, kill_with_children
+from ..support.processes import WATCHDOG, kill_with_children, wait_until
 
 _LAUNCH = Path(__file__).parents[2] / "launch"
 
@@ -55,10 +54,10 @@ class Launcher:
     def wait_for(self, name: str, process: "subprocess.Popen[str]") -> str:
         """Wait until a script has written something to a file of the folder; return it."""
         path = self._folder / name
-        while not (path.exists() and path.read_text()):
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.05)
-        return path.read_text()
+        return wait_until(
+            lambda: path.exists() and path.read_text(),
+            lambda: process.poll() is not None and process.communicate(),
+        )
 
 
 @pytest.fixture

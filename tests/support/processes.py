@@ -1,14 +1,30 @@
-"""How a process ended, when it is taken to hang, and its end where a test failed before."""
+"""Waiting for a process, how it ended, and its end where a test failed before."""
 
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 #: Seconds: far more than a test takes beside ten times as many processes as there are cores.
 WATCHDOG = 800
+T = TypeVar("T")
+
+
+def wait_until(what: Callable[[], T], ended: Callable[[], object] = lambda: None) -> T:
+    """Return what another process brings about, once that is true.
+
+    ``ended`` is true if the process can no longer do it, and says how it ended.
+    """
+    deadline = time.monotonic() + WATCHDOG
+    while not (found := what()):
+        assert not (how := ended()), how
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return found
 
 
 @dataclass(frozen=True)

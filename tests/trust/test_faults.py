@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ..support.commands import quick_words
+from ..support.processes import wait_until
 
 TABLES = {"per_client": True, "per_class": True}
 
@@ -96,9 +97,7 @@ def test_second_signal_does_not_cost_the_checkpoint(commands: Any, tmp_path: Pat
         folder = tmp_path / sent.name
         arguments = quick_words(folder, comm_round=10_000, checkpoint_every=10_000)
         started = commands.start(*arguments, folder=tmp_path)
-        while len(lines(folder)) < 2:
-            assert started.exitcode is None
-            time.sleep(0.01)
+        wait_until(lambda of=folder: len(lines(of)) >= 2, lambda of=started: not of.is_alive())
         os.kill(started.pid, sent)
         time.sleep(wait)
         with suppress(ProcessLookupError):  # it ended meanwhile
@@ -137,15 +136,12 @@ def test_processes_of_a_users_model_end(
     (tmp_path / "mine.py").write_text(SLEEPING)
     arguments = quick_words("run", "--allow-code", model="mine:net")
     started = commands.start(*arguments, folder=tmp_path)
-    while not (sleeping := list(tmp_path.glob("sleeps-*"))):
-        assert started.exitcode is None
-        time.sleep(0.01)
+    sleeping = wait_until(lambda: list(tmp_path.glob("sleeps-*")), lambda: not started.is_alive())
     os.kill(started.pid, sent)
     assert commands.wait(started).status == status
     for path in sleeping:
         memory = Path("/proc", path.name.removeprefix("sleeps-"), "statm")
-        while memory.exists() and memory.read_text()[0] != "0":
-            time.sleep(0.01)  # for ever, where it is left behind
+        wait_until(lambda of=memory: not of.exists() or of.read_text()[0] == "0")
 
 
 ROUNDS = 200

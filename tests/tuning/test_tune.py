@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -20,6 +19,8 @@ from torch import nn
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe, load_recipe
+
+from ..support.processes import wait_until
 
 TRAIN = {"client_num_in_total": 10, "client_num_per_round": 3, "epochs": 1, "checkpoint_every": 1}
 SMALL = [f"--set=train_args.{key}={value}" for key, value in TRAIN.items()]
@@ -38,9 +39,7 @@ def tune(folder: Path, *options: str) -> Result:
 
 def wait_for(file: Path, process: ForkServerProcess) -> None:
     """Return when a line is written there."""
-    while not (file.exists() and b"\n" in file.read_bytes()):
-        assert process.exitcode is None
-        time.sleep(0.005)
+    wait_until(lambda: file.exists() and b"\n" in file.read_bytes(), lambda: not process.is_alive())
 
 
 def results(folder: Path) -> tuple[str, str, list[list[object]]]:
