@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from itertools import count
 from multiprocessing.connection import Connection
@@ -82,14 +81,6 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 SECONDS = 240  # that a script may take
 _SCREENS = count()
-
-
-def wait_until(what: Callable[[], object]) -> None:
-    """Wait for what a script does, as long as it may run at all."""
-    deadline = time.monotonic() + SECONDS
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Script:

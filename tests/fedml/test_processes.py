@@ -11,8 +11,8 @@ import yaml
 
 from fednnnn_plugin.recipe import find_recipe
 
+from ..support.processes import wait_until
 from ..support.ranks import BIN, on_ranks
-from .conftest import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ SILO = {
     "device_args": {"worker_num": 1},
 }
 # FedML's methods need these too.
-FEDMLS = {"server_optimizer": "adagrad", "server_lr": 0.1, "fedprox_mu": 0.1, "ci": 0}
+FEDMLS = {"server_optimizer": "adagrad", "server_lr": 0.1, "ci": 0}
 FEDMLS |= {"weight_decay": 0.0, "comm_round": 2, "epochs": 1, "client_num_in_total": 4}
 
 
@@ -89,7 +89,7 @@ def test_fedml_run_script_and_ranks_give_one_run(scripts, tmp_path, content, mon
 def test_script_with_own_data_runs_any_method(scripts, fedml_alone, tmp_path) -> None:
     """Ours, and FedML's with every accuracy and loss that they log without the plugin.
 
-    FedAvg itself is compared in `test_simulator`; a method of nobody's ends both alike.
+    A method of nobody's ends both alike.
     """
     script, config = EXAMPLES / "own_data_and_model.py", EXAMPLES / "simulation.yaml"
     scripts.run(script, "--cf", config, folder=tmp_path)
@@ -98,7 +98,7 @@ def test_script_with_own_data_runs_any_method(scripts, fedml_alone, tmp_path) ->
     assert json.loads(records[-1])["test_acc"] > 0.5
     content, started = yaml.safe_load(config.read_text()), []
     content["train_args"] |= FEDMLS
-    for method in ("FedProx", "FedOpt", "NoSuchMethod"):
+    for method in ("FedOpt", "NoSuchMethod"):
         content["train_args"]["federated_optimizer"] = method
         path = tmp_path / f"{method}.yaml"
         path.write_text(yaml.safe_dump(content))

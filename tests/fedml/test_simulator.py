@@ -262,14 +262,14 @@ def test_fedmls_models_of_flat_images_are_refused(images) -> None:
             call()
 
 
-def fedavg(net: nn.Module, batches: dict[int, list], one_after_another_in: int) -> Tensor:
-    """w ← Σ n_k/n w_k, where w_k is w trained on client k's data, or in one round w_(k-1)."""
+def fedavg(net: nn.Module, batches: dict[int, list]) -> Tensor:
+    """w ← Σ n_k/n w_k, where w_k is w trained on client k's data."""
     net = copy.deepcopy(net)
     samples = torch.tensor([float(sum(len(y) for _, y in own)) for own in batches.values()])
-    for number in range(1, ROUNDS + 1):
-        trained, model = [], net
+    for _ in range(ROUNDS):
+        trained = []
         for own in batches.values():
-            model = copy.deepcopy(model if number == one_after_another_in else net)
+            model = copy.deepcopy(net)
             for x, y in own:
                 model.zero_grad()
                 nn.functional.cross_entropy(model(x), y).backward()
@@ -281,11 +281,7 @@ def fedavg(net: nn.Module, batches: dict[int, list], one_after_another_in: int) 
 
 @pytest.mark.slow
 @pytest.mark.every_python
-@pytest.mark.parametrize(
-    ("method", "shared_in"), [("FedAvg", 1), ("PaperFedAvg", 0)], ids=["FedML's", "ours"]
-)
-def test_fedavg_of_a_single_process(method: str, shared_in: int) -> None:
-    """A FedML that mends it fails here: then launch/README.md is to be changed."""
+def test_fedavg_is_the_plain_loop() -> None:
     generator = torch.Generator().manual_seed(0)
 
     def batch(size: int) -> tuple[Tensor, Tensor]:
@@ -294,11 +290,8 @@ def test_fedavg_of_a_single_process(method: str, shared_in: int) -> None:
 
     batches = {k: [batch(4), batch(2 + k)] for k in range(CLIENTS)}
     values = {"client_num_in_total": CLIENTS, "client_num_per_round": CLIENTS, "output": "run"}
-    values |= {"federated_optimizer": method, "comm_round": ROUNDS, "learning_rate": RATE}
-    values["client_weighting"] = "samples" if method == "PaperFedAvg" else None
+    values |= {"comm_round": ROUNDS, "learning_rate": RATE, "client_weighting": "samples"}
     net = nn.Linear(4, 2)
-    expected, other = (fedavg(net, batches, number) for number in (shared_in, 1 - shared_in))
+    expected = fedavg(net, batches)
     fedml.FedMLRunner(fedml_args(**values), CPU, eight_values(batches), net).run()
-    found = parameters_to_vector(net.parameters()).detach()
-    assert_close(found, expected)
-    assert (expected - other).norm() > 0.01 * expected.norm()
+    assert_close(parameters_to_vector(net.parameters()).detach(), expected)
