@@ -215,7 +215,7 @@ def test_fork_ends_where_its_pipe_is_closed() -> None:
 
 @pytest.mark.slow
 def test_fork_that_waits_for_ever_is_named_and_ended(
-    forks: Forks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A lock that a thread of this process holds; but not what waits for a child of its own."""
     monkeypatch.setattr(fork, "SILENT_SECONDS", 0.5)

@@ -7,9 +7,11 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from filelock import FileLock
@@ -17,7 +19,7 @@ from filelock import FileLock
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe
 
-from ..support.commands import quick_words
+from ..support.commands import RECIPE, quick_words
 from ..support.processes import WATCHDOG, Ended
 from ..support.ranks import BIN, on_ranks, runs_on_ranks, started
 from ..tiny import OWN
@@ -146,16 +148,24 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"learning_rate_schedule": {"name": "cosine", "warmup_rounds": 1}},
     ),
 }
-# Rules and client methods of ours: two rounds on three ranks, the third on two.
+# Methods of ours, and data divided by their owners: two rounds on three ranks, the third on two.
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "scaffold": (FEDNNNN, {"client_method": "scaffold", "client_weighting": "samples"}),
     "fednova": (FEDAVG, {"client_method": "fednova", "partition_method": "dirichlet"}),
     "fedsam": (FEDAVG, {"client_method": "fedsam", "sam_rho": 0.1}),
     "fedcm": (FEDAVG, {"client_method": "fedcm", "fedcm_beta": 0.5}),
     "feddyn": (FEDAVG, {"federated_optimizer": "FedDyn", "feddyn_alpha": 0.1}),
-    "fedavgm": (FEDAVG, {"federated_optimizer": "FedAvgM", "server_dampening": 0.5}),
-    "fedadagrad": (FEDAVG, {"federated_optimizer": "FedAdagrad", "server_lr": 0.1}),
 }
+if find_spec("datasets"):
+    METHODS["natural"] = (
+        RECIPE,
+        {"dataset": "hf:all.parquet", "data_cache_dir": "cache", "image_size": 8}
+        | {"partition_method": "natural", "partition_by": "by", "min_samples": 4}
+        | {"client_num_in_total": 3, "client_num_per_round": 2, "client_sampling": "by_size"}
+        | {"train_transform": "own:noisy", "per_client": True},
+    )
+# Those that train by a user's code: in forks.
+IN_FORKS = ("model", "noisy", "failures", "options", "natural")
 # Of a user's model in forks, and of what clients keep.
 OF_EVERY_PYTHON = ("model", "scaffold")
 
@@ -168,6 +178,18 @@ def run_words(output: str, *more: str, recipe: str = FEDNNNN, **settings: Any) -
 def write_modules(folder: Path) -> None:
     for name, text in MODULES.items():
         (folder / f"{name}.py").write_text(text)
+
+
+def write_images(folder: Path) -> None:
+    """Write those of owners of 6, 9, 12 and 3 images of 8 × 8, of whom the last has too few."""
+    import datasets  # takes a second
+
+    owners = [f"w{n}" for n in (6, 9, 12, 3) for _ in range(n)]
+    images = np.random.default_rng(0).integers(0, 255, (len(owners), 8, 8), np.uint8)
+    columns = {"x": [*images], "label": [i % 3 for i in range(len(owners))], "by": owners}
+    types = {"x": datasets.Image(), "label": datasets.Value("int64")}
+    features = datasets.Features(types | {"by": datasets.Value("string")})
+    datasets.Dataset.from_dict(columns, features=features).to_parquet(folder / "all.parquet")
 
 
 def alone(*words: str) -> None:
@@ -195,6 +217,8 @@ def job(
         commands[name] = run_words(name, recipe=recipe, **settings)
         if name in METHODS:
             more[name] = run_words(name, "--resume", recipe=recipe, **settings | {"comm_round": 3})
+    if "natural" in commands:
+        write_images(folder)
     failing = {"loss": "mine:failing", "client_num_per_round": 3, "max_client_failures": 2}
     commands["failing"] = run_words("failing", **failing)
     ended = runs_on_ranks(3, commands, folder)
@@ -216,6 +240,8 @@ def test_ranks_give_the_same_bytes(
     folder, ended = job
     assert (ended.status, ended.stderr.count("3 of its clients failed")) == (1, 1), ended
     write_modules(own_code)
+    if case == "natural":
+        write_images(own_code)
     recipe, settings = (CASES | METHODS)[case]
     *rounds, closing = (folder / f"{case}.out").read_text().splitlines()
     done, ranks = ((1, 2), 3) if case in CASES else ((3,), 2)
@@ -235,7 +261,7 @@ def test_ranks_give_the_same_bytes(
     summary = json.loads((folder / case / "summary.json").read_text())
     assert (summary["backend"], summary["ranks"]) == ("MPI", ranks)
     log = (folder / case / "fedml.log").read_text()
-    assert ("(processes)" in log) == (case in {"model", "noisy", "failures", "options"})
+    assert ("(processes)" in log) == (case in IN_FORKS)
 
 
 def test_error_of_one_rank_is_said_once(own_code: Path) -> None:
@@ -381,18 +407,13 @@ def rank_process(launcher: int, rank: int) -> int:
     raise LookupError(rank)
 
 
-# In the first each rank forks its clients: none of them may keep the killed one's place.
-KILLED = [
-    {"model": "mine:net", "client_method": "fedcm", "fedcm_beta": 0.5},
-    {"recipe": FEDAVG, "federated_optimizer": "FedDyn", "feddyn_alpha": 0.1},
-]
+def test_killed_rank_costs_no_bits(own_code: Path, content: Any) -> None:
+    """Nor what clients kept, what the server sends beside the model, and the rule's memory.
 
-
-@pytest.mark.parametrize("own", KILLED)
-def test_killed_rank_costs_no_bits(own: dict[str, Any], own_code: Path, content: Any) -> None:
-    """Nor what clients kept, and what the server sends beside the model."""
+    Each rank forks its clients: none of them may keep the killed one's place.
+    """
     write_modules(own_code)
-    own = own | {"checkpoint_every": 2}
+    own: dict[str, Any] = {"model": "mine:net", "client_method": "scaffold", "checkpoint_every": 2}
     with started(2, BIN / "fednnnn", *run_words("parts", comm_round=1_000, **own)) as process:
         assert process.stdout is not None
         next(line for line in process.stdout if line.startswith("round 3/"))
