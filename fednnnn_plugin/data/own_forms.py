@@ -49,11 +49,19 @@ def take_apart(given: object, where: str) -> Given:
             return Given({TRAIN: (x, y)}, {TEST: (x_test, y_test)})
         case (x, y, x_test, y_test, positions):
             return Given({TRAIN: (x, y)}, {TEST: (x_test, y_test)}, positions)
-        case (clients, test) if train := _pairs_to_train_on(clients, where):
+        case (clients, test) if parts := members(clients):
+            train = {
+                f"client {k}: ": _pair(part, f"{where}: client {k}") for k, part in enumerate(parts)
+            }
             if pair := inputs_and_labels(test):
                 return Given(train, {TEST: pair})
             if len(own := client_tests(clients, test, where)) == len(train):
-                tests = _pairs(own, where, f"{TEST}client")
+                tests = {
+                    f"{TEST}client {k}: ": None
+                    if part is None
+                    else _pair(part, f"{where}: {TEST}client {k}")
+                    for k, part in enumerate(own)
+                }
                 if not any(tests.values()):
                     raise UserError(where, "no client has a test part", "at least one must have")
                 return Given(train, tests)
@@ -61,32 +69,14 @@ def take_apart(given: object, where: str) -> Given:
     raise UserError(where, f"a {printable(type(given).__name__)}{many}; {_FORMS}")
 
 
-def _pairs_to_train_on(clients: object, where: str) -> dict[str, Pair]:
-    """Return the pair of each client; none may be without samples."""
-    pairs = {}
-    for name, pair in _pairs(clients, where, "client").items():
-        if pair is None or not any(map(_length, pair)):
-            raise UserError(where, f"{name}{NO_SAMPLE}")
-        pairs[name] = pair
-    return pairs
-
-
-def _length(array: Any) -> int:
-    return len(array) if getattr(array, "ndim", 1) else 1
-
-
-def _pairs(parts: object, where: str, of: str) -> dict[str, Pair | None]:
-    """Return the pair of each client by its number; None of one that is None."""
-    pairs: dict[str, Pair | None] = {}
-    for client, part in enumerate(members(parts)):
-        name = f"{of} {client}: "
-        pairs[name] = inputs_and_labels(part)
-        if part is not None and pairs[name] is None:
-            kind = type(part).__name__
-            if isinstance(part, tuple | list) and len(part) == 2:
-                kind += " of " + " and ".join(type(each).__name__ for each in part)
-            raise UserError(where, f"{name}a {printable(kind)}", _PART)
-    return pairs
+def _pair(part: object, where: str) -> Pair:
+    """Return the inputs and labels of a client."""
+    if pair := inputs_and_labels(part):
+        return pair
+    kind = type(part).__name__
+    if isinstance(part, tuple | list) and len(part) == 2:
+        kind += " of " + " and ".join(type(each).__name__ for each in part)
+    raise UserError(where, f"a {printable(kind)}", _PART)
 
 
 def inputs_and_labels(part: object) -> Pair | None:

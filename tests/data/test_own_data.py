@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.own_data import bring_data, checked_parts, load_own_data
-from fednnnn_plugin.data.own_forms import NO_SAMPLE, clients_of
+from fednnnn_plugin.data.own_forms import clients_of
 
 from .conftest import DIGITS, refusal
 
@@ -97,8 +97,11 @@ FLOATS = images().float()
         ((images(), 0 * labels()) * 2, "labels up to 0"),
         ((images(4, 0, 5, 5, 3), labels()) * 2, "train_inputs: torch.uint8 of [4, 5, 5, 3]"),
         ((images(4, 0, 9, 9), labels()) * 2, "train_inputs: torch.uint8 of [4, 9, 9]"),
-        (([(FLOATS, labels()), None], REST[1:]), "client 1: "),
-        (([(FLOATS, labels()), (FLOATS[:0], labels()[:0])], REST[1:]), f"client 1: {NO_SAMPLE}"),
+        (([(FLOATS, labels()), None], REST[1:]), "client 1: a NoneType"),
+        (
+            ([(FLOATS, labels()), (FLOATS[:0], labels()[:0])], REST[1:]),
+            "client 1: inputs: torch.float32 of [0, 1, 2, 2]: must be [n, ...], not empty",
+        ),
         (([(FLOATS, labels())] * 2, [None, None]), "no client has a test part"),
         (deque((images(), *REST)), "a deque"),
         ((FLOATS, labels(), FLOATS, labels(), [[0, 1], []]), "client 1: "),
