@@ -48,6 +48,10 @@ def test_partition_worked_by_hand() -> None:
     # Clients of 3 and of 1: each has a class of its size.
     own = partition([0, 1, 1, 1], 2, "n_class", "power_law", classes_per_client=1, min_samples=1)
     assert [c.tolist() for c in own] == [[1, 2, 3], [0]]
+    # Clients of 16 and of 17: 500 = 16 q + r of each class, which no few draws of clients sum to.
+    labels = np.repeat(range(100), 500)
+    counts = check_partition(partition(labels, 3_100, "n_class", classes_per_client=1), labels)
+    assert ((counts > 0).sum(axis=1) == 1).all()
 
 
 def test_iid_leaves_a_rare_class_to_chance() -> None:
