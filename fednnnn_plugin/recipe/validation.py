@@ -1,6 +1,5 @@
 """Values to a `Recipe`, or a line for each that is wrong: where, key, value, what is allowed."""
 
-import re
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
@@ -32,15 +31,12 @@ _USUAL = {
     "steps": "local_steps",
     "early_stopping": "stop",
     "patience": "stop",
+    "lr_decay": "learning_rate_decay",
+    "scheduler": "learning_rate_schedule",
+    "milestones": "learning_rate_schedule",
+    "warmup_epochs": "learning_rate_schedule",
+    "warmup_rounds": "learning_rate_schedule",
 }
-_SCHEDULES = re.compile(
-    "sched|milestone|warm_?up|anneal|cosine|(lr|learning_rate)_(decay|step|gamma|drop)"
-    "|(step|decay)_(size|every|rate|step|epoch|round)"
-)
-_SCHEDULE = (
-    "; the learning rate over the rounds is set by train_args.learning_rate_schedule, or by "
-    "learning_rate_decay, its factor in each round"
-)
 _WORDS = {
     "boolean": "true or false",
     "string": "text (quote what YAML reads otherwise)",
@@ -143,8 +139,6 @@ def _unknown(sections: Mapping[str, Mapping[str, object]], *, of_methods: bool) 
 def _why_unknown(section: str, key: str, homes: Mapping[str, str]) -> str:
     if home := homes.get(key):
         return f"unknown key there; it belongs to {home}"
-    if section == "train_args" and _SCHEDULES.search(key.lower()):
-        return f"unknown key{_SCHEDULE}"
     hint = did_you_mean(_USUAL.get(key, key), homes, lambda name: f"{homes[name]}.{name}")
     return f"unknown key{hint}"
 
@@ -157,8 +151,6 @@ def _problem(entry: Any) -> tuple[str, str]:
     if not text:
         schema = SECTIONS[section].model_json_schema()["properties"][key]
         text = f"must be {_words(schema)}"
-        if key == "learning_rate" and isinstance(value, list | dict):
-            text += _SCHEDULE
     return f"{section}.{key}", _said(None if missing else value, text)
 
 

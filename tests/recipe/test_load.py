@@ -121,6 +121,8 @@ def test_override_replaces_and_the_last_one_wins(recipe_file: Path) -> None:
         ("train_args.learning_rate=null", ""),
         ("train_args.client_num_per_round=21", "21: .*client_num_in_total"),
         ("train_args.lr=1", ".*train_args.learning_rate"),  # a name of other programs
+        ("train_args.lr_decay=0.9", ".*train_args.learning_rate_decay"),
+        ("train_args.warmup_rounds=5", ".*train_args.learning_rate_schedule"),
         ("train_args.bata=1", ".*train_args.beta"),
         ("train_args.comm_round=2.5", "2.5: "),
         ("train_args.batch_size=0", "0: "),
