@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fednnnn_plugin.data.class_split import places_of_classes
+from fednnnn_plugin.data.holdout import hold_out_of_each
 from fednnnn_plugin.data.images import Parts, Samples, Split, joined, packed
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.data.tables import is_column, whole_column
@@ -115,7 +116,7 @@ def divide_by_owner(parts: Parts, owners: Owners, spec: DataSpec) -> tuple[Parts
     are clients. The test part is that of the data, or made of all samples:
 
     - ``within_clients``, also where the data have none: of each client ``test_fraction`` of its
-      samples, rounded, but at least one, and not all of them;
+      samples, rounded, but at least one, and not all of them, with the classes in its proportions;
     - ``between_clients``: all samples of ``test_fraction`` of the owners, who are then no clients.
 
     Samples of owners who are left out are in neither part; those of a test part whose owners have
@@ -135,24 +136,23 @@ def divide_by_owner(parts: Parts, owners: Owners, spec: DataSpec) -> tuple[Parts
             "data_args.min_samples: %d: %d of %d owners have fewer samples, and are left out",
             *(spec.min_samples, len(names) - len(eligible), len(names)),
         )
-    rng = np.random.default_rng(derive_seed(spec.seed, "natural test"))
     testers = eligible[:0]
     if not kept and spec.test_division == _BETWEEN:
         count = max(1, round(spec.test_fraction * len(eligible)))
+        rng = np.random.default_rng(derive_seed(spec.seed, "natural test"))
         testers = np.sort(rng.permutation(eligible)[:count])
     clients = np.setdiff1d(eligible, testers)
     if natural:
         clients = _drawn(clients, spec, len(names))
     rows = _rows_by_owner(owner_of, len(names))
-    train, tests = [rows[owner] for owner in clients], tuple[Tensor, ...]()
+    train, tests = tuple(rows[owner] for owner in clients), tuple[Tensor, ...]()
     if kept:
         test, tests = _own_test(parts.test, owners.test, names, clients)
     elif len(testers):
         test, _ = packed(parts.train, [rows[owner] for owner in testers])
     else:
-        parted = [_parted(own, spec.test_fraction, rng) for own in train]
-        train = [left for left, _ in parted]
-        test, tests = packed(parts.train, [drawn for _, drawn in parted])
+        train, held = hold_out_of_each(parts.train.labels, train, spec.test_fraction, spec.seed)
+        test, tests = packed(parts.train, held)
     if not len(test.labels):
         raise UserError(
             "data_args.test_fraction", "leaves no sample to test on: no client has two samples"
@@ -193,13 +193,6 @@ def _drawn(owners: NDArray[np.intp], spec: DataSpec, total: int) -> NDArray[np.i
 def _rows_by_owner(owner_of: NDArray[np.intp], count: int) -> list[Tensor]:
     """Return the places of each owner's samples, int64, ascending."""
     return [*map(torch.from_numpy, places_of_classes(owner_of, count))]
-
-
-def _parted(rows: Tensor, fraction: float, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    count = min(max(1, round(fraction * len(rows))), len(rows) - 1)
-    drawn = torch.zeros(len(rows), dtype=torch.bool)
-    drawn[rng.permutation(len(rows))[:count]] = True
-    return rows[~drawn], rows[drawn]
 
 
 def _own_test(

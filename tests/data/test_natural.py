@@ -173,6 +173,14 @@ def test_part_within_clients_is_drawn_by_the_seed() -> None:
     assert len({*map(tuple, found)}) > 2
 
 
+def test_part_within_clients_has_the_classes_of_each() -> None:
+    """Of 6 and 2 samples of the two classes, a half."""
+    y, owners = torch.tensor([0, 0, 1] * 2 + [0, 0]), np.zeros(8, dtype=int)
+    for seed in range(8):
+        data = load((X, y, owners), seed=seed, num_clients=1, test_fraction=0.5)
+        assert data.test_labels.bincount().tolist() == [3, 1]
+
+
 def test_moments_are_of_what_is_trained_on() -> None:
     images = (torch.arange(8, dtype=torch.uint8) * 30)[:, None, None, None]
     data = load((images, Y, OWNERS), test_fraction=0.5)
