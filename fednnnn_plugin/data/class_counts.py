@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,18 +28,17 @@ def client_counts(
     """
     import pandas as pd
 
-    of_images = _whole_numbers(labels)
-    if of_images is None:
-        raise UserError("labels", allowed="must be the class of each image, [n] integers")
+    of_images = whole_numbers(labels, "labels", "must be the class of each image, [n] integers")
     classes, class_of = np.unique(of_images, return_inverse=True)
     if not isinstance(parts, Iterable):
         raise UserError("parts", shown(parts), "must be a list with each client's positions")
+    must = f"must be positions of its images, [n] integers from 0 to {class_of.size - 1}"
     of_parts = []
     for client, part in enumerate(parts):
-        positions = _whole_numbers(part)
-        if positions is None or ((positions < 0) | (positions >= class_of.size)).any():
-            must = f"must be positions of its images, integers from 0 to {class_of.size - 1}"
-            raise UserError(f"parts[{client}]", allowed=must)
+        where = f"parts[{client}]"
+        positions = whole_numbers(part, where, must)
+        if outside := positions[(positions < 0) | (positions >= class_of.size)].tolist():
+            raise UserError(where, f"has {outside[0]}", must)
         of_parts.append(class_of[positions])
     rows = [np.bincount(of_part, minlength=classes.size) for of_part in of_parts]
     named = int(classes.max(initial=0)) < len(class_names)
@@ -47,10 +46,13 @@ def client_counts(
     return pd.DataFrame(np.array(rows), columns=names).rename_axis(index="client")
 
 
-def _whole_numbers(given: npt.ArrayLike) -> npt.NDArray[np.intp] | None:
-    """The list as an array, or None if it is no list [n] of integers; an empty one is."""
-    with suppress(TypeError, ValueError):  # rows of several lengths, and what is no array
-        numbers = np.asarray(given)
+def whole_numbers(given: Any, where: str, allowed: str) -> npt.NDArray[np.intp]:
+    """Return a list, an array or a tensor [n] of integers, which may be empty, as an array."""
+    kind = printable(type(given).__name__)
+    # Rows of several lengths, what is no array, and a tensor on the device meta.
+    with suppress(TypeError, ValueError, NotImplementedError):
+        numbers = np.asarray(given.cpu() if hasattr(given, "cpu") else given)
         if numbers.ndim == 1 and (numbers.dtype.kind in "iu" or not numbers.size):
             return numbers.astype(np.intp)
-    return None
+        kind = f"{kind} of {numbers.dtype} with shape {list(numbers.shape)}"
+    raise UserError(where, f"a {kind}", allowed)

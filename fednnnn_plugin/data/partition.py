@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fednnnn_plugin.data.class_counts import whole_numbers
 from fednnnn_plugin.data.class_split import places_of_classes
 from fednnnn_plugin.data.client_sizes import Ints, client_sizes
 from fednnnn_plugin.data.dirichlet import LEAST_ALPHA, class_by_class_shares, dirichlet_shares
@@ -82,7 +83,9 @@ def partition(
     "Bayesian Nonparametric Federated Learning of Neural Networks", ICML 2019;
     ``dirichlet_by_class``: Li et al., "Federated Learning on Non-IID Data Silos", ICDE 2022.
     """
-    checked_labels = _labels(labels)
+    checked_labels = whole_numbers(
+        labels, "labels", "must be the class of each sample, [n] integers: list, array or tensor"
+    )
     num_clients = _whole_number("num_clients", num_clients, least=1)
     if num_clients > len(checked_labels):
         raise UserError(
@@ -155,21 +158,6 @@ def _positions(
         for part, taken in zip(parts, np.split(drawn, column[:-1].cumsum()), strict=True):
             part.append(taken)
     return [np.sort(np.concatenate(part)) for part in parts]
-
-
-def _labels(labels: Labels) -> NDArray[np.integer[Any]]:
-    try:
-        host = labels.detach().cpu() if isinstance(labels, torch.Tensor) else labels
-        array = np.asarray(host)
-    except (TypeError, ValueError, NotImplementedError):  # a ragged list, or on the device meta
-        array = np.empty(0, dtype=np.object_)
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) or not array.size:
-        raise UserError(
-            "labels",
-            "expected a non-empty, one-dimensional list, array or tensor of integers, got "
-            f"{type(labels).__name__} of {array.dtype} with shape {list(array.shape)}",
-        )
-    return array
 
 
 def _whole_number(name: str, value: object, least: int) -> int:

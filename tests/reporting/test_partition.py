@@ -39,12 +39,12 @@ def test_client_counts_by_hand() -> None:
 @pytest.mark.parametrize(
     ("labels", "parts", "said"),
     [
-        ([[0, 1], [2]], [0, 1, 1], "labels: must be the class of each image"),
-        (np.array([[0], [1]]), [[0]], "labels: "),
-        ([0.5, 1.0], [[0]], "labels: "),
-        ([0, 1, 1], [0, 1], r"parts\[0\]: must be positions of its images, integers from 0 to 2"),
-        ([0, 1, 1], [[0], [2, 3]], r"parts\[1\]: "),
-        ([0, 1, 1], [[-1]], r"parts\[0\]: "),
+        ([[0, 1], [2]], [0, 1, 1], "labels: a list: must be the class of each image"),
+        (np.array([[0], [1]]), [[0]], r"labels: a ndarray of int64 with shape \[2, 1\]: "),
+        ([0.5, 1.0], [[0]], "labels: a list of float64 with shape "),
+        ([0, 1, 1], [0, 1], r"parts\[0\]: a int of .*: must be positions of its images, .* 0 to 2"),
+        ([0, 1, 1], [[0], [2, 3]], r"parts\[1\]: has 3: "),
+        ([0, 1, 1], [[-1]], r"parts\[0\]: has -1: "),
     ],
 )
 def test_client_counts_names_a_wrong_argument(labels: Any, parts: Any, said: str) -> None:
