@@ -10,7 +10,7 @@ from torch import Tensor
 from fednnnn_plugin.data.arrays import as_tensor, check_finite, is_integral, kind_of
 from fednnnn_plugin.data.images import IGNORED
 from fednnnn_plugin.data.tables import whole_column
-from fednnnn_plugin.errors import UserError, shown
+from fednnnn_plugin.errors import UserError, printable
 
 MAX_CLASSES = 100_000
 
@@ -30,7 +30,7 @@ def checked_labels(value: object, where: str, loss: str = "") -> Tensor:
     known.
     """
     value = whole_column(value)
-    _refuse_names(value, where)
+    _refuse_objects(value, where)
     labels = as_tensor(value, where)
     if labels.dtype == torch.bool:
         raise UserError(where, kind_of(labels), "give integers: y.astype(int), or y.long()")
@@ -92,26 +92,17 @@ def class_numbers(labels: Sequence[Tensor], where: str) -> tuple[str, ...]:
     return tuple(map(str, range(count_classes(labels, where))))
 
 
-def _refuse_names(value: object, where: str) -> None:
-    dtype: Any = getattr(value, "dtype", None)
-    if isinstance(value, tuple | list) and value and isinstance(value[0], str):
-        first: object = value[0]
-    elif getattr(dtype, "kind", "") in ("O", "U", "S", "T"):  # NumPy's and pandas's
-        flat = np.asarray(value).ravel()
-        first = flat[0] if len(flat) else None
-    else:
-        return
-    if isinstance(first, str | bytes):
+def _refuse_objects(value: Any, where: str) -> None:
+    are_names = isinstance(value, tuple | list) and value and isinstance(value[0], str)
+    kind = getattr(getattr(value, "dtype", None), "kind", "")  # NumPy's and pandas's
+    if are_names or kind in ("O", "U", "S", "T"):
+        some = np.asarray(value, dtype=np.object_).ravel()[:3].tolist()
         raise UserError(
             where,
-            f"names, such as {shown(str(first))}",
-            f"must be the classes' numbers, from 0 on: {_NUMBERED}",
+            f"names or other Python objects: {printable(some)}",
+            f"must be numbers: for names {_NUMBERED}; for numbers give y.astype(int), or "
+            "y.astype(float) for a regression",
         )
-    raise UserError(
-        where,
-        f"Python objects, such as a {type(first).__name__}",
-        "must be numbers: give y.astype(int), or y.astype(float) for a regression",
-    )
 
 
 def _check_probabilities(labels: Tensor, where: str) -> None:
