@@ -19,7 +19,6 @@ def torchvision_set(
     splits: tuple[str, ...] = ("",),
     downloads: tuple[Mapping[str, object], ...] = ({},),
     moments: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
-    is_fedmls: bool = False,
 ) -> None:
     """Register the data set of torchvision's class ``name``, which a recipe may call otherwise.
 
@@ -34,7 +33,6 @@ def torchvision_set(
         called or name,
         has_files=lambda folder: not missing(folder, splits[0]),
         arguments=("split",) if splits[0] else (),
-        is_fedmls=is_fedmls,
     )
     def _load(spec: DataSpec) -> ImageDataset:
         given, folder = spec.arguments.get("split", splits[0]), spec.data_cache_dir

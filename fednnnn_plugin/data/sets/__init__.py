@@ -20,14 +20,12 @@ Load = Callable[[DataSpec], ImageDataset]
 class NamedDataset:
     """A data set; ``has_files`` tells whether a data folder has its files, and reads none.
 
-    ``arguments`` are keys of its own in ``data_args``. A name that is FedML's too stands for
-    FedML's data in a script that names none of our methods.
+    ``arguments`` are keys of its own in ``data_args``.
     """
 
     load: Load
     has_files: Callable[[Path], bool]
     arguments: tuple[str, ...] = ()
-    is_fedmls: bool = False
 
 
 #: Stands for the names of all data sets of the Hugging Face hub.
@@ -41,12 +39,11 @@ def named_dataset(
     *,
     has_files: Callable[[Path], bool] = lambda folder: True,
     arguments: tuple[str, ...] = (),
-    is_fedmls: bool = False,
 ) -> Callable[[Load], Load]:
     """Register what a function loads; see :class:`NamedDataset`."""
 
     def register(load: Load) -> Load:
-        DATASETS[name] = NamedDataset(load, has_files, arguments, is_fedmls)
+        DATASETS[name] = NamedDataset(load, has_files, arguments)
         return load
 
     return register

@@ -55,4 +55,4 @@ def _read(cache_dir: Path, _: str) -> tuple[Parts, Sequence[str]]:
     return parts, CLASSES
 
 
-torchvision_set("CIFAR10", _missing, _read, called="cifar10", moments=_MOMENTS, is_fedmls=True)
+torchvision_set("CIFAR10", _missing, _read, called="cifar10", moments=_MOMENTS)

@@ -53,7 +53,7 @@ def _read_svhn(folder: Path, _: str) -> tuple[Parts, Sequence[str]]:
     return Parts(*parts), _DIGITS
 
 
-_idx("MNIST", called="mnist", moments=_MNIST_MOMENTS, is_fedmls=True)
+_idx("MNIST", called="mnist", moments=_MNIST_MOMENTS)
 _idx("FashionMNIST")
 _idx("KMNIST")
 _idx("EMNIST", _EMNIST_SPLITS)

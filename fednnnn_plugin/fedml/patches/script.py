@@ -18,6 +18,8 @@ from fednnnn_plugin.user_code import names_code
 # and some of its loaders read no partition_method.
 _OUR_METHODS = ("n_class", "dirichlet_by_class", "natural")
 _OUR_KEYS = ("partition_sizes", "classes_per_client")
+# Data sets that FedML has too: its own, in a script that names none of our methods.
+_FEDMLS_DATASETS = ("mnist", "cifar10")
 
 
 def apply(_fedml: ModuleType) -> None:
@@ -118,7 +120,7 @@ def _why_ours(args: Any) -> str | None:
     dataset = getattr(args, "dataset", None)
     method = getattr(args, "partition_method", None)
     named = find_dataset(dataset)
-    if (named and not named.is_fedmls) or names_code(dataset):
+    if (named and dataset not in _FEDMLS_DATASETS) or names_code(dataset):
         return f"dataset {dataset}"
     ours = names_ours(args)
     if not ours and not named:
