@@ -1,8 +1,7 @@
 """The files of a data set of the Hugging Face hub, or on disk, as tables of `datasets`."""
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ from fednnnn_plugin.user_code import HUB
 _OLDEST = 4  # the first release that runs no code of a data set
 
 
-def read_tables(spec: DataSpec, arguments: Mapping[str, str], where: str) -> tuple[Any, Any | None]:
+def read_tables(spec: DataSpec, arguments: Mapping[str, str], where: str) -> tuple[list[Any], Path]:
     """Return the table to train on, and that to test on where the data set has such a split.
 
-    Files of code are neither downloaded nor run.
+    And the file or the folder of the data set. Files of code are neither downloaded nor run.
     """
     library = _library("datasets", where)
     if int(library.__version__.partition(".")[0]) < _OLDEST:
@@ -29,21 +28,26 @@ def read_tables(spec: DataSpec, arguments: Mapping[str, str], where: str) -> tup
         )
     place = _place(spec, arguments.get("revision"), where)
     cache = str(spec.data_cache_dir / "huggingface")
+    shows_progress = library.is_progress_bar_enabled()
+    library.disable_progress_bars()
     try:
-        with _quiet(library):
-            if place.is_file():
-                files = {"train": str(place)}
-                builder = library.load_dataset_builder("parquet", data_files=files, cache_dir=cache)
-            else:
-                subset = arguments.get("subset")
-                builder = library.load_dataset_builder(str(place), subset, cache_dir=cache)
-            builder.download_and_prepare()
-            held = arguments.get("test_split", "test")
-            wanted = held in builder.info.splits or "test_split" in arguments
-            train = builder.as_dataset(split=arguments.get("split", "train"))
-            return train, builder.as_dataset(split=held) if wanted else None
+        if place.is_file():
+            files = {"train": str(place)}
+            builder = library.load_dataset_builder("parquet", data_files=files, cache_dir=cache)
+        else:
+            subset = arguments.get("subset")
+            builder = library.load_dataset_builder(str(place), subset, cache_dir=cache)
+        builder.download_and_prepare()
+        tables = [builder.as_dataset(split=arguments.get("split", "train"))]
+        held = arguments.get("test_split", "test")
+        if held in builder.info.splits or "test_split" in arguments:
+            tables.append(builder.as_dataset(split=held))
+        return tables, Path(os.path.realpath(place))
     except Exception as error:  # the library raises nearly anything
         raise UserError(where, f"cannot be read: {printable(reason(error))}") from error
+    finally:
+        if shows_progress:
+            library.enable_progress_bars()
 
 
 def _place(spec: DataSpec, revision: str | None, where: str) -> Path:
@@ -84,15 +88,3 @@ def _library(name: str, where: str) -> Any:
             f"needs the library {name}",
             f"{how_to_install('huggingface')} ({printable(reason(error))})",
         ) from error
-
-
-@contextmanager
-def _quiet(library: Any) -> Iterator[None]:
-    """Show none of the library's progress bars."""
-    shown = library.is_progress_bar_enabled()
-    library.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            library.enable_progress_bars()

@@ -1,6 +1,8 @@
 """Data sets of the hub's formats on disk: parquet files, and folders as a repository has them."""
 
+import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import fednnnn_plugin as fp
@@ -18,6 +21,7 @@ from ..tiny import quick_run
 from .conftest import DIGITS, refusal
 
 datasets = pytest.importorskip("datasets")
+parquet = pytest.importorskip("pyarrow.parquet")
 
 GREY = [np.full((2, 3), 10 * i, np.uint8) for i in range(6)]
 WRITERS = ["b", "a", "b", "c", "a", "b"]
@@ -110,7 +114,7 @@ def test_tokens_and_labels_that_are_texts(tmp_path: Path) -> None:
         (
             [GREY[0], GREY[1]],
             [np.zeros((3, 3), np.uint8)],
-            "its splits have 3 x 2 and 3 x 3 pixels",
+            r"test: image 0: .* 3 x 3 pixels \(height x width\), where .* has 2 x 3: give data_",
         ),
     ],
 )
@@ -120,6 +124,73 @@ def test_images_that_are_missing_or_unlike_are_refused(
     for part, given in (("train", images), ("test", test or GREY[:1])):
         table(given, [0] * len(given), ["a"] * len(given)).to_parquet(tmp_path / f"{part}.parquet")
     assert re.search(said, refusal(load, tmp_path, tmp_path, clients=1))
+
+
+def write(files: list[Any], to: Path) -> None:
+    """Write a table whose images are as they are given: content, or the name of a file."""
+    labels = [row % 2 for row in range(len(files))]
+    whole = datasets.Dataset.from_dict({"image": files, "label": labels})
+    parquet.write_table(whole.cast_column("image", datasets.Image()).data.table, to)
+
+
+PLAIN = {"partition_method": "iid", "partition_by": None, "test_fraction": 0.5}
+PLAIN |= {"arguments": {"label_column": None}}
+
+
+def test_files_outside_a_data_set_are_refused(tmp_path: Path) -> None:
+    """What a table names may be anywhere on the user's disk, or never end."""
+    folder = tmp_path / "set"
+    for of in "ab":
+        (folder / of).mkdir(parents=True)
+        for number, image in enumerate(GREY[:2]):
+            Image.fromarray(image).save(folder / of / f"{number}.png")
+    data = load(folder, tmp_path, clients=2, **PLAIN)
+    assert sorted(torch.cat([data.train_images, data.test_images])[:, 0, 0, 0].tolist()) == [
+        *(0, 0, 10, 10)
+    ]
+    (folder / "private").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe")
+    shutil.copy(folder / "a" / "0.png", tmp_path / "private.png")
+    shutil.copy(folder / "a" / "0.png", folder / "own")
+    content = (folder / "a" / "0.png").read_bytes()
+    for of in "ab":
+        shutil.rmtree(folder / of)
+    table = folder / "b.parquet"
+    for path in (
+        *("/dev/zero", folder / "private", folder / "pipe", folder / "gone.png", folder),
+        *(tmp_path / "private.png", folder / ".." / "private.png", folder / ("x" * 5_000)),
+        *(f"{folder}/\0", "own", None),
+    ):
+        files = [{"bytes": content, "path": "0.png"}, {"bytes": None, "path": path and str(path)}]
+        write(files, table)
+        for place in (table, folder):
+            message = refusal(load, place, tmp_path, **PLAIN)
+            assert "train: image 1: " in message
+            assert "must be an image in the table, or the path of a file in" in message
+
+    files[1]["path"] = str(folder / "own")
+    write(files * 2, table)
+    assert len(load(folder, tmp_path, clients=1, **PLAIN).train_labels) == 2
+
+
+def test_files_are_read_as_images_to_train_on_alone(tmp_path: Path) -> None:
+    """The library would open those of other columns from anywhere."""
+    image = {"bytes": None, "path": str(tmp_path / "gone.png")}
+    for columns, feature, name in (
+        ({"x": [[1], [2]], "label": [image] * 2}, datasets.Image(), "label"),
+        ({"x": [[image]] * 2, "label": [0, 1]}, datasets.Sequence(datasets.Image()), "x"),
+    ):
+        whole = datasets.Dataset.from_dict(columns).cast_column(name, feature)
+        parquet.write_table(whole.data.table, tmp_path / "all.parquet")
+        message = refusal(load, tmp_path / "all.parquet", tmp_path, **PLAIN)
+        assert f"column {name}: has files: must have numbers or texts" in message
+
+
+def test_labels_of_a_regression_are_no_classes(tmp_path: Path) -> None:
+    """Whatever names they have: a model has as many outputs as for the same labels as an array."""
+    table(GREY, [0, 1, 2] * 2, WRITERS).to_parquet(tmp_path / "all.parquet")
+    data = load(tmp_path / "all.parquet", tmp_path, loss="mse", test_fraction=0.5)
+    assert (data.num_classes, data.train_labels.dtype) == (1, torch.float32)
 
 
 def test_grey_test_images_become_colour_as_those_to_train_on(tmp_path: Path) -> None:

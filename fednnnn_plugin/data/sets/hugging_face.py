@@ -1,6 +1,9 @@
 """Data sets of the Hugging Face hub, or in its formats on disk."""
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ from torch import Tensor
 from fednnnn_plugin.data.arrays import has_channels_last
 from fednnnn_plugin.data.divided import divided_dataset
 from fednnnn_plugin.data.hub_files import read_tables
-from fednnnn_plugin.data.image_files import MAX_DECODED_BYTES, Encoded, decoded
+from fednnnn_plugin.data.image_files import Encoded, decoded
 from fednnnn_plugin.data.images import ImageDataset, Parts
 from fednnnn_plugin.data.labels import class_numbers
 from fednnnn_plugin.data.natural import NATURAL, Owners, checked_owners
@@ -33,15 +36,15 @@ def _load(spec: DataSpec) -> ImageDataset:
         if not isinstance(value, str):
             raise UserError(f"data_args.{key}", shown(value), "must be text")
     arguments = {key: str(value) for key, value in spec.arguments.items()}
-    train, test = read_tables(spec, arguments, where)
-    tables = [train] if test is None else [train, test]
-    inputs_name, labels_name = _columns(train, arguments, spec.partition_by, where)
-    inputs = _inputs(tables, inputs_name, spec, where)
+    tables, place = read_tables(spec, arguments, where)
+    inputs_name, labels_name = _columns(tables[0], arguments, spec.partition_by, where)
+    inputs = _inputs(tables, inputs_name, place, spec, where)
     labels, names = _labels(tables, labels_name, where)
     pairs = zip(inputs, labels, strict=True)
     checked = checked_parts(dict(zip(_PARTS, pairs, strict=False)), where, spec.loss)
     parts = [*checked.values()]
-    names = names or class_numbers([part.labels for part in parts], where)
+    if not names or parts[0].labels.is_floating_point():  # of numbers there are no classes
+        names = class_numbers([part.labels for part in parts], where)
     both = Parts(parts[0], parts[-1] if len(parts) > 1 else parts[0].at(slice(0)))
     return divided_dataset(both, names, _owners(tables, both, spec, where), spec)
 
@@ -61,7 +64,16 @@ def _columns(
     if inputs is None:
         rest = [name for name in names if name not in (labels, owners)]
         inputs = _only(rest, "input_column", names)
+    is_file = import_module("datasets.features.features").require_decoding
+    for name in filter(None, (labels, owners, None if _are_images(table, inputs) else inputs)):
+        if is_file(table.features[name]):  # which the library would read from anywhere
+            must = "must have numbers or texts; images may be data_args.input_column"
+            raise UserError(f"{where}: column {printable(name)}", "has files", must)
     return inputs, labels
+
+
+def _are_images(table: Any, name: str) -> bool:
+    return type(table.features[name]).__name__ == "Image"
 
 
 def _only(found: list[str], key: str, names: list[str]) -> str:
@@ -72,32 +84,39 @@ def _only(found: list[str], key: str, names: list[str]) -> str:
 
 
 def _inputs(
-    tables: list[Any], name: str, spec: DataSpec, where: str
+    tables: list[Any], name: str, place: Path, spec: DataSpec, where: str
 ) -> Sequence[Tensor | NDArray[Any]]:
     """Return the inputs of each table; images of all have as many channels."""
-    feature = tables[0].features[name]
-    if type(feature).__name__ != "Image":
+    if not _are_images(tables[0], name):
         return [_as_inputs(column_values(table, name, where)) for table in tables]
     if not all(map(len, tables)):
         raise UserError(where, "has a split without a sample")
-    images = []
-    for part, table in zip(_PARTS, tables, strict=False):
-        stored = table.cast_column(name, type(feature)(decode=False))[name]
-        files = [_encoded(file, f"{where}: {part}{name} {i}") for i, file in enumerate(stored)]
-        images.append(decoded(files, spec.image_size, spec.data_cache_dir))
-    if len({part.shape[2:] for part in images}) > 1:
-        sizes = " and ".join("{} x {}".format(*part.shape[:1:-1]) for part in images)
-        raise UserError(where, f"its splits have {sizes} pixels", "give data_args.image_size")
-    most = max(part.shape[1] for part in images)
-    if most * max(part[:, 0].numel() for part in images) > MAX_DECODED_BYTES:
-        raise UserError(where, "grey images as large as colour ones", "give data_args.image_size")
-    return [part.expand(-1, most, -1, -1).contiguous() for part in images]  # grey: three alike
+    as_stored = type(tables[0].features[name])(decode=False)
+    files = [
+        _image_file(file, place, f"{where}: {part}{name} {i}")
+        for part, table in zip(_PARTS, tables, strict=False)
+        for i, file in enumerate(table.cast_column(name, as_stored)[name])
+    ]
+    return decoded(files, spec.image_size, spec.data_cache_dir).split([*map(len, tables)])
 
 
-def _encoded(file: Any, where: str) -> Encoded:
-    if file is None:
-        raise UserError(where, "missing", "every sample must have an image")
-    return Encoded(where, file["bytes"] or Path(file["path"]).read_bytes())
+def _image_file(file: Any, place: Path, where: str) -> Path | Encoded:
+    """Return what a row has of its image: the content, or the path of a file of the data set's.
+
+    A data set may name any path. Taken are regular files below the folder where it lies.
+    """
+    content, path = (file["bytes"], file["path"]) if file else (None, None)
+    if content is not None:
+        return Encoded(where, content)
+    with suppress(OSError, ValueError):  # no file can have this name
+        own = Path(os.path.normpath(path or ""))
+        if own.is_relative_to(place) and own.is_file():
+            return own
+    raise UserError(
+        where,
+        "missing" if path is None else shown(path),
+        "must be an image in the table, or the path of a file in the data set's folder",
+    )
 
 
 def _as_inputs(values: NDArray[Any]) -> NDArray[Any]:
