@@ -4,12 +4,13 @@ import logging
 import platform
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.errors import RESUME, UserError, some_of
+from fednnnn_plugin.errors import RESUME, UserError, joined, some_of
 from fednnnn_plugin.processes.devices import core_ids
 from fednnnn_plugin.processes.ranks import AgreedError, Ranks, S, T
 
@@ -99,14 +100,13 @@ class MpiRanks(Ranks):
         return part if part.combine(self.allgather, self._sum) else None
 
     def agree(self, error: UserError | None = None) -> None:
-        every = self.allgather(str(error) if error else None)
+        every = self.allgather(str(error).split("\n") if error else [])
         lines: list[str] = []
-        for said in dict.fromkeys(every):
-            if said is not None:
-                ranks = [rank for rank, other in enumerate(every) if other == said]
-                lines.append(said if len(ranks) == self.size else f"{self.named(ranks)}: {said}")
+        for line in dict.fromkeys(chain.from_iterable(every)):
+            ranks = [rank for rank, said in enumerate(every) if line in said]
+            lines.append(line if len(ranks) == self.size else f"{self.named(ranks)}: {line}")
         if lines:
-            raise AgreedError("\n".join(lines)) from error
+            raise AgreedError(joined(lines)) from error
 
     def named(self, ranks: Sequence[int]) -> str:
         """Name ranks and where they run, at most three of them."""
