@@ -7,7 +7,15 @@ from collections.abc import Mapping
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError, UserErrors, printable, shown
+from fednnnn_plugin.errors import (
+    OVERWRITE,
+    RESUME,
+    UserError,
+    UserErrors,
+    begin_anew,
+    printable,
+    shown,
+)
 from fednnnn_plugin.files import read_regular, write_atomically
 from fednnnn_plugin.fingerprint import NOT_COVERED, Fingerprint
 from fednnnn_plugin.processes.devices import device_facts
@@ -55,16 +63,17 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
         raise UserErrors(
             UserError(
                 RESUME,
-                f"{key}: {_text_of(given)}",
-                f"the run in {folder.path} has {_text_of(before)}; {only}, may differ",
+                f"{key}: {text_of(given)}",
+                f"the run in {folder.path} has {text_of(before)}; {only}, may differ",
             )
             for key, (before, given) in changed.items()
         )
 
 
-def _text_of(value: object) -> str:
-    """Show a value, a mapping by its content."""
-    return printable(json.dumps(value)) if isinstance(value, dict) else shown(value)
+def text_of(value: object) -> str:
+    """Show a value, a mapping or a list by its content."""
+    plain = isinstance(value, dict | list)
+    return printable(json.dumps(value, default=str)) if plain else shown(value)
 
 
 def is_finished(recipe: Recipe, folder: RunFolder) -> bool:
@@ -106,7 +115,7 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerpr
         return
     stored = _stored(folder)
     if stored is None:
-        raise UserError(RESUME, f"{folder.fingerprint}: damaged", f"begin anew with {OVERWRITE}")
+        raise begin_anew(f"{folder.fingerprint}: damaged")
     before, device = stored.pop(_VERSIONS, {}), stored.pop(_DEVICE, {})
     now = begun[_DEVICE]
     if device.get("kind", now["kind"]) != now["kind"]:

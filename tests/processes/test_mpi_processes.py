@@ -103,7 +103,7 @@ class Net(nn.Sequential):
         def forward(self, images):
             return 2 * super().forward(images)
 
-def net(num_classes):
+def net(num_classes, note=""):
     made = Net(nn.Flatten(), nn.Linear(64, num_classes))
     made[1].bias.data += int(os.environ.get("WEIGHTS", 0))
     return made
@@ -284,6 +284,7 @@ def test_error_of_one_rank_is_said_once(own_code: Path) -> None:
     assert not Path("none").exists()
 
 
+NOTE = 80 * "a"  # longer than what is said of it
 # What rank 1 of three has otherwise: words of its command, or variables of its environment.
 DIFFERENT = {
     "train_args.learning_rate: ": ["--set=learning_rate=0.5"],
@@ -291,6 +292,8 @@ DIFFERENT = {
     "validation_args.frequency_of_the_test: ": ["--set=frequency_of_the_test=2"],
     "common_args.random_seed: ": ["--set=random_seed=7"],
     "train_args.precision: ": ["--set=precision=fp64"],
+    "validation_args.metrics: ": ["--set=metrics=[f1_macro]"],
+    "model_args.note: ": [f"--set=model_args.note={NOTE}!"],
     "--resume, --overwrite: ": ["--overwrite"],
     "version of fednnnn-plugin: ": {"VERSION": "99"},
     "model (code): ": {"BEHAVIOUR": "other"},
@@ -334,17 +337,19 @@ def test_ranks_that_differ_are_refused(own_code: Path) -> None:
     """Another option, package, or module on the machine of a rank: in a line that names it."""
     write_modules(own_code)
     words = run_words("none", model="differing:net", dataset="differing:data")
+    words.append(f"--set=model_args.note={NOTE}")
     cases = [words, [*DIFFERENT.values()], [*COMMON.values()]]
     (own_code / "cases.json").write_text(json.dumps(cases))
     ended = on_ranks(3, sys.executable, "-c", REFUSED)
     for rank in range(3):
         statuses = json.loads(Path(f"statuses-{rank}.json").read_text())
         assert statuses == [2] * (len(DIFFERENT) + len(COMMON)), ended
+    whose, lines = f"rank 1 on {platform.node()}: ", {*ended.stderr.splitlines()}
     for key in DIFFERENT:
-        lines = {line for line in ended.stderr.splitlines() if line.startswith(key)}
-        [line] = lines
-        assert "rank 1 has" in line
-        assert "ranks 0, 2 have" in line
+        [line] = (line for line in lines if line.startswith(whose + key))
+        assert ", rank 0 has " in line
+    said = "0.5, rank 0 has 0.05: must be the same on all ranks"
+    assert f"{whose}train_args.learning_rate: {said}" in lines
     for said in COMMON:
         [line] = (line for line in ended.stderr.splitlines() if line.startswith(said))
     assert not Path("none").exists()
