@@ -4,6 +4,7 @@ import csv
 import hashlib
 import re
 from collections.abc import Iterable
+from operator import itemgetter
 
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.files import expanded, read_regular
@@ -47,9 +48,13 @@ class AvailabilityFile:
                     "round, from 1",
                 )
             self._spans.append((client, first, last))
-        for number in range(1, rounds + 1):
-            if not self(number):
-                raise UserError(where, f"round {number}: no client is available")
+        covered = 0  # the last round before the first one without a client
+        for _, first, last in sorted(self._spans, key=itemgetter(1)):
+            if first > covered + 1:
+                break
+            covered = max(covered, last)
+        if covered < rounds:
+            raise UserError(where, f"round {covered + 1}: no client is available")
 
     def __call__(self, number: int) -> Iterable[int]:
         """Return the clients of a round."""

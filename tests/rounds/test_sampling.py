@@ -12,6 +12,7 @@ import torch
 from scipy.stats import chisquare
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.assembly.availability import AvailabilityFile
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
@@ -182,6 +183,18 @@ def test_file_of_available_clients_with_a_mistake(start: Start, lines: Any, said
         Path("there.csv").write_text("\n".join(lines))
     with pytest.raises(UserError, match=rf"^{AVAILABILITY}: \S*there.csv: {said}"):
         start("run", client_availability="there.csv")
+
+
+def test_first_round_without_a_client_is_found_at_once(tmp_path: Path) -> None:
+    """Lines in any order, one within another; a look at all lines for each round took 40 s."""
+    head, path = "client,first_round,last_round\n", tmp_path / "there.csv"
+    path.write_text(f"{head}2,6,9\n3,2,2\n4,1,4\n1,1,2\n")
+    assert AvailabilityFile(str(path), 5, 4)(2) == [1, 3, 4]
+    with pytest.raises(UserError, match=r": round 5: no client is available$"):
+        AvailabilityFile(str(path), 5, 9)
+    path.write_text(head + "".join(f"0,{number},{number}\n" for number in range(20_000, 0, -1)))
+    with pytest.raises(UserError, match=r": round 20001: no client is available$"):
+        AvailabilityFile(str(path), 1, 20_001)
 
 
 def test_samplers_by_name_in_runs(start: Start) -> None:
