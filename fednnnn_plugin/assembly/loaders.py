@@ -131,15 +131,7 @@ def _loader(
         follow_the_engine(part)
         return PairLoader(part, where)
     if pair := inputs_and_labels(part):
-        inputs, labels = checked_part(pair, where, loss=loss)
-        if inputs.dtype == torch.uint8:
-            raise UserError(
-                where,
-                "inputs: uint8",
-                "must be floating or int64 beside Datasets and DataLoaders, as only arrays alone "
-                "are normalised",
-            )
-        part = TensorDataset(inputs, labels)
+        part = TensorDataset(*checked_part(pair, where, loss=loss))
     of: Any = part
     is_set = isinstance(part, Dataset) and not isinstance(part, IterableDataset)
     if part is not None and not ((is_set or is_table(part)) and hasattr(part, "__len__")):
@@ -190,19 +182,17 @@ def _checked_batch(batch: Any, where: str, loss: str) -> tuple[Tensor, Tensor]:
         raise UserError(
             where,
             f"inputs: {kind_of(inputs)}",
-            "must be floating or int64, as only arrays are normalised: return x.float() / 255",
+            "must be floating or int64 in and beside Datasets and DataLoaders, as only arrays "
+            "alone are normalised: give x.float() / 255",
         )
-    if not isinstance(labels, Tensor) and not _are_text(labels):
+    are_text = isinstance(labels, tuple | list) and labels and isinstance(labels[0], str)
+    if not isinstance(labels, Tensor) and not are_text:
         raise UserError(where, f"the labels of a batch are {_kind(labels)}", "must be a tensor")
     if len(labels) != len(inputs):
         raise UserError(where, f"{len(labels)} labels, for {len(inputs)} inputs")
     if not len(labels):
         return inputs, labels
     return inputs, checked_labels(labels, f"{where}: labels", loss)
-
-
-def _are_text(labels: object) -> bool:
-    return isinstance(labels, tuple | list) and bool(labels) and isinstance(labels[0], str)
 
 
 def _kind(value: object) -> str:

@@ -114,7 +114,10 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"data": (X, Y)}, r"^data_args\.dataset: <object>:data: "),
             ({"data": ([TensorDataset(X)] * 4, TensorDataset(*TEST))}, "^data_args.*client 0: "),
             ({"data": ([*PARTS[:3], (X, Y[1:])], SET)}, "client 3: labels: 139, for 140 "),
-            ({"data": ([*PARTS[:3], (IMAGES, Y[:8])], SET)}, "client 3: inputs: uint8: "),
+            (
+                {"data": ([*PARTS[:3], (IMAGES, Y[:8])], SET)},
+                r"client 3: inputs: torch\.uint8 .*beside",
+            ),
             ({"data": ([*PARTS[:3], 4], SET)}, "^data_args.*client 3: a int: "),
             ({"data": ([], SET)}, "^data_args.*clients: a list of 0: "),
             ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: "),
