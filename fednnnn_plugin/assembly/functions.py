@@ -50,11 +50,6 @@ class Functions(NamedTuple):
     available: Available | None = None
     transform: Transform | None = None
 
-    @property
-    def train_by_own_code(self) -> bool:
-        """Whether a part of the training is a user's, and may draw from global generators."""
-        return bool({"loss", "optimizer", "client_method", "transform"} & self.digests.keys())
-
 
 def find_functions(
     recipe: Recipe,

@@ -41,8 +41,14 @@ class Inputs(NamedTuple):
     @property
     def are_ours(self) -> bool:
         """Tell whether model, data and training are this package's own."""
-        ours = is_built_in(self.model) and isinstance(self.data, FederatedData)
-        return ours and self.trainer is None and not self.functions.train_by_own_code
+        # A part of the training that is the user's may draw from global generators.
+        own_training = {"loss", "optimizer", "client_method", "transform"}
+        return (
+            is_built_in(self.model)
+            and isinstance(self.data, FederatedData)
+            and self.trainer is None
+            and own_training.isdisjoint(self.functions.digests)
+        )
 
 
 def recipe_inputs(
@@ -93,13 +99,10 @@ def recipe_model(
     )
     if not is_own(name):
         return made, {}
+    if made is given:
+        return made, {"model": model_digests(made)}
     maker = find_code(MODEL, name, given, allow_code=recipe.allow_code)
-    digests = (
-        model_digests(made)
-        if made is maker
-        else model_digests(made, "drawn_weights", [maker])  # by the seed
-    )
-    return made, {"model": digests}
+    return made, {"model": model_digests(made, "drawn_weights", [maker])}  # by the seed
 
 
 def whole_fingerprint(recipe: Recipe, inputs: Inputs) -> Fingerprint:

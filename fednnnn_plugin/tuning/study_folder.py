@@ -74,7 +74,7 @@ class StudyFolder:
     ) -> None:
         self.path = path
         self.allow_code = allow_code
-        self.objects = dict(objects)  # other processes get it
+        self.objects = objects
         self.object_names = {key: object_names(key, thing) for key, thing in objects.items()}
         self.base = path / "base.yaml"
         self.journal = path / "journal.log"
