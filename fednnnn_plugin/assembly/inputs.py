@@ -58,7 +58,7 @@ def recipe_inputs(
     # Data may take their time: what all ranks can refuse comes first.
     functions = find_functions(recipe, objects)
     device = rank_device(recipe, ranks)
-    data, tokens = _data(recipe, ranks, objects.get(DATA))
+    data, tokens = recipe_data(recipe, ranks, objects.get(DATA))
     of_images = data.train_images.shape[1:] if isinstance(data, FederatedData) else ()
     model, digests = recipe_model(
         recipe,
@@ -70,8 +70,10 @@ def recipe_inputs(
     return Inputs(model, data, device, fingerprint=digests, functions=functions)
 
 
-def _data(recipe: Recipe, ranks: Ranks, given: object) -> tuple[FederatedData | LoaderData, Tokens]:
-    """Load a recipe's data, or what a program gave for them."""
+def recipe_data(
+    recipe: Recipe, ranks: Ranks, given: object
+) -> tuple[FederatedData | LoaderData, Tokens]:
+    """Load a recipe's data, or what a program gave for them; with the range of their tokens."""
     brought = None
     if is_own(recipe.data_args.dataset):
         with ranks.one_before_others():

@@ -1,6 +1,5 @@
 """The beginning of a search: what is refused before anything is written."""
 
-from dataclasses import replace
 from math import ceil
 
 import torch
@@ -8,18 +7,20 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from fednnnn_plugin.assembly.functions import find_functions
-from fednnnn_plugin.assembly.loaders import has_loaders, load_loaders
-from fednnnn_plugin.data.federated import load_federated
+from fednnnn_plugin.assembly.inputs import recipe_data
+from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.images import are_classes
-from fednnnn_plugin.data.own_data import DATA, UserData, bring_data
+from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.data.partition import partition, partition_name
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import OVERRIDES, RESUME, RunError, UserError, UserErrors, options_named
 from fednnnn_plugin.models import MODEL
+from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.recipe import Recipe, differences
 from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.reporting.study import Plan, is_study, read_study
 from fednnnn_plugin.rounds.evaluation import higher_is_better
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.tuning.options import (
     GRID,
@@ -94,39 +95,30 @@ def _classes_per_client(load: Load, plan: Plan, folder: StudyFolder) -> int:
     Else so many that each class has about two clients.
     """
     recipe = load([f"data_args.validation_fraction={plan.validation}"])
-    spec = data_spec(recipe)
-    spec = replace(spec, partition_method="iid", partition_sizes="balanced")
-    data = load_federated(spec, _own_data(spec, folder))
-    if "split" in data.fingerprint:
+    dealt = {"partition_method": "iid", "partition_sizes": "balanced"}
+    data_args = recipe.data_args.model_copy(update=dealt)
+    data = _data(recipe.model_copy(update={"data_args": data_args}), folder)
+    if isinstance(data, LoaderData) or "split" in data.fingerprint:
         raise divided_already()
     clients, classes = data.num_clients, data.num_classes
     if not are_classes(data.train_labels):
         return 2
+    seed = recipe.common_args.random_seed
     try:
-        partition(data.train_labels.numpy(), clients, method="n_class", seed=spec.seed)
+        partition(data.train_labels.numpy(), clients, method="n_class", seed=seed)
     except UserError:
         return max(2, min(classes, 2 * ceil(classes / clients)))
     return 2
 
 
-def _own_data(spec: DataSpec, folder: StudyFolder) -> UserData | None:
-    return bring_data(spec, folder.objects.get(DATA)) if is_own(spec.dataset) else None
-
-
-def _labels(recipe: Recipe, spec: DataSpec, folder: StudyFolder) -> Tensor:
-    """Return labels that a step's trials train on; of Datasets, those of a batch."""
-    given = _own_data(spec, folder)
-    if given is None or not has_loaders(given):
-        return load_federated(spec, given).train_labels
-    data, _ = load_loaders(given, recipe)
-    labels: Tensor = next(iter(data.test_loader))[1]
-    return labels
+def _data(recipe: Recipe, folder: StudyFolder) -> FederatedData | LoaderData:
+    return recipe_data(recipe, Ranks(), folder.objects.get(DATA))[0]
 
 
 def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:
     """Refuse values that the recipe does not take, and data that no step can be run on.
 
-    Returns the training labels.
+    Returns labels that the trials train on; of Datasets, those of a batch.
     """
     problems: list[UserError] = []
     specs: dict[DataSpec, tuple[str, Recipe]] = {}
@@ -148,9 +140,12 @@ def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:
     for spec, (name, recipe) in {} if problems else specs.items():
         where = f"{name} ({partition_name(spec.partition_method, spec.partition_sizes)} clients)"
         try:
-            labels = _labels(recipe, spec, folder)
+            data = _data(recipe, folder)
         except UserError as error:
             problems += [UserError(where, each) for each in error.each]
     if problems:
         raise UserErrors(problems)
+    if isinstance(data, FederatedData):
+        return data.train_labels
+    labels: Tensor = next(iter(data.test_loader))[1]
     return labels

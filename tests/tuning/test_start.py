@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from torch.utils.data import ConcatDataset, TensorDataset
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
@@ -191,8 +192,10 @@ def test_study_of_many_classes_deals_them_all(tmp_path: Path) -> None:
     assert "n_class, 10 classes a client" in line
 
 
-def test_paper_procedure_refuses_data_with_a_split() -> None:
-    parts = [(torch.rand(8, 3), torch.arange(8) % 2)] * 2
+@pytest.mark.parametrize("part_of", [tuple, lambda pair: ConcatDataset([TensorDataset(*pair)])])
+def test_paper_procedure_refuses_data_with_a_split(part_of: Any) -> None:
+    """Of arrays and of Datasets."""
+    parts = [part_of((torch.rand(8, 3), torch.arange(8) % 2))] * 2
     given: dict[str, Any] = {"model": torch.nn.Linear(3, 2), "data": (parts, parts[0])}
     with pytest.raises(UserError, match=r"^tune: paper=True: .* your data come divided; "):
         fp.tune(RECIPE, **given, paper=True, rounds=1, study="study")
