@@ -29,7 +29,7 @@ from fednnnn_plugin.packaged_recipes import BASE
 from fednnnn_plugin.processes.endings import exit_at_signals, open_standard_files
 from fednnnn_plugin.processes.job import choose_ranks, ending_together
 from fednnnn_plugin.processes.ranks import agreed
-from fednnnn_plugin.recipe import find_recipe, load_recipe
+from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.rounds.augmentation import Transform
 from fednnnn_plugin.rounds.sampling import Available, Sampler
 from fednnnn_plugin.run_folder.folder import RunFolder
@@ -204,7 +204,7 @@ def run(
     )
     called = as_options({} if label is None else {"tracking_args.label": label})
     with exit_at_signals():
-        return start_recipe(
+        _, ended = start_recipe(
             recipe,
             overrides=[*names, *called, *as_options(overrides or ())],
             objects=objects,
@@ -216,6 +216,7 @@ def run(
             followers=followers,
             mlops=mlops,
         )
+    return ended
 
 
 def start_recipe(
@@ -231,10 +232,11 @@ def start_recipe(
     followers: Sequence[Follower] = (),
     mlops: Callable[[], Follower] | None = None,
     only_check: bool = False,
-) -> Run:
+) -> tuple[Recipe, Run]:
     """Run a recipe, as :func:`run` does, with the ``objects`` in the place of ``section.key``.
 
     ``only_check`` ends it where the first round would begin, with nothing written to the folder.
+    Returns the recipe as it was loaded, too.
     """
     open_standard_files()
     here = Path.cwd()
@@ -276,7 +278,8 @@ def start_recipe(
                 only_check=only_check,
             )
     if ranks.rank:
-        return Run(folder, None)
+        return loaded, Run(folder, None)
     if only_check:
-        return Run(folder, None, mode == "resume" and is_finished(loaded, RunFolder(folder)))
-    return Run(folder, summary or Summary.read(RunFolder(folder).summary), summary is None)
+        finished = mode == "resume" and is_finished(loaded, RunFolder(folder))
+        return loaded, Run(folder, None, finished)
+    return loaded, Run(folder, summary or Summary.read(RunFolder(folder).summary), summary is None)

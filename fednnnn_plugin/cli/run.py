@@ -64,7 +64,7 @@ def run_command(
         _become_fedml_run(recipe, options)
     keep_freed_memory()
     followers = [TensorBoard()] if tensorboard else []
-    ended = start_recipe(recipe, followers=followers, mlops=mlops, **options)
+    _, ended = start_recipe(recipe, followers=followers, mlops=mlops, **options)
     if ended.summary is not None:
         said = "the run is finished already" if ended.was_finished else _result(ended.summary)
         said += f"; stopped: {ended.summary.stopped}" if ended.summary.stopped else ""
@@ -91,17 +91,11 @@ def check_command(recipe: str, **options: Any) -> None:
         _check_server(user_path(recipe))
         return
     from fednnnn_plugin.assembly.run import start_recipe
-    from fednnnn_plugin.recipe import load_recipe
 
     options = _with_short(recipe, options)
-    if Path(recipe).is_file():
-        recipe = str(Path(recipe).absolute())  # custom code may change the working directory
-    checked = start_recipe(recipe, only_check=True, **options)
+    loaded, checked = start_recipe(recipe, only_check=True, **options)
     if launched_rank():
         return
-    loaded = load_recipe(
-        find_recipe(recipe), options["overrides"], allow_code=options["allow_code"]
-    )
     train, settings = loaded.train_args, loaded.rule_settings
     values = ", ".join(f"{key} {value}" for key, value in settings.items())
     say(
