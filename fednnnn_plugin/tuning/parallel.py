@@ -1,6 +1,5 @@
 """A search carried to its end, in one process or several."""
 
-import json
 import logging
 import os
 import signal
@@ -44,9 +43,9 @@ def _helpers(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Iter
     command = python_command(
         f"from {__name__} import help_search; help_search(*sys.argv[1:])",
         os.fspath(folder.path),
-        json.dumps({"allow_code": folder.allow_code, "jobs": jobs}),
+        str(jobs),
+        *["allow-code"] * folder.allow_code,
     )
-    readers: list[threading.Thread] = []
     with ExitStack() as stack:
         helpers: list[subprocess.Popen[bytes]] = []
         try:
@@ -58,16 +57,14 @@ def _helpers(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Iter
                     start_new_session=True,
                 )
                 helpers.append(stack.enter_context(helper))
-                readers.append(threading.Thread(target=_pass_on, args=(helper, say), daemon=True))
-                readers[-1].start()
+                reader = threading.Thread(target=_pass_on, args=(helper, say), daemon=True)
+                reader.start()
+                stack.callback(reader.join)  # before its helper's output is closed
             yield
         except BaseException:
             for helper in helpers:
                 helper.terminate()
             raise
-        finally:
-            for reader in readers:
-                reader.join()
 
 
 def _pass_on(helper: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
@@ -76,17 +73,16 @@ def _pass_on(helper: subprocess.Popen[bytes], say: Callable[[str], None]) -> Non
         say(line.decode(errors="backslashreplace").rstrip("\n"))
 
 
-def help_search(path: str, how: str) -> None:
+def help_search(path: str, jobs: str, *allow_code: str) -> None:
     """Work on a study in a process that ends with the one that started it, killed or not."""
     keep_freed_memory()
     # The one that started it shows the warnings.
     logging.getLogger("fednnnn_plugin").addHandler(logging.NullHandler())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    settings = json.loads(how)
-    folder = StudyFolder(Path(path), allow_code=settings["allow_code"])
+    folder = StudyFolder(Path(path), allow_code=bool(allow_code))
     try:
         with endings.signals_raised():
-            Search(folder, endings.say, settings["jobs"]).run()
+            Search(folder, endings.say, int(jobs)).run()
     except BaseException as error:
         message, status = endings.ending(error)
         if status not in (130, 143):
