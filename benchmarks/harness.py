@@ -6,8 +6,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,13 +37,7 @@ def in_turn(work: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list
 
 def timed(call: Callable[..., object], *arguments: object) -> Callable[[], float]:
     """Return what makes a call and returns its seconds."""
-
-    def seconds() -> float:
-        started = time.perf_counter()
-        call(*arguments)
-        return time.perf_counter() - started
-
-    return seconds
+    return partial(timeit.timeit, partial(call, *arguments), number=1)
 
 
 def command(*words: object) -> None:
