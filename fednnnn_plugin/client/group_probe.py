@@ -37,7 +37,14 @@ def why_not_together(
     model that draws must draw for each client what it draws for it alone, on the CPU. A loss must
     be the mean of its samples', of which there is one of each class.
     """
-    sgd = replace(sgd, precision="fp64", epochs=_EPOCHS, local_steps=None, batch_size=max(_SIZES))
+    sgd = replace(
+        sgd,
+        precision="fp64",
+        epochs=_EPOCHS,
+        local_steps=None,
+        batch_size=max(_SIZES),
+        schedule=None,  # a client alone does not know of a round
+    )
     model = copy.deepcopy(model).to("cpu", torch.float64).train()
     if len(labels) < sum(_SIZES):
         return "there are too few samples to try it"

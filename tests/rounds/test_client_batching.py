@@ -290,6 +290,13 @@ def test_what_cannot_train_together_trains_alone(
     assert "one after another: their memory is not known: " in caplog.text
 
 
+def test_clients_train_together_whose_learning_rate_has_a_warm_up(tiny: Tiny) -> None:
+    """Where they do at the same one: a round of the trial is none of the schedule's."""
+    warm = {"name": "constant", "warmup_rounds": 1}
+    summary = tiny(client_batching=3, comm_round=2, learning_rate_schedule=warm)
+    assert summary.client_batching == 3
+
+
 def test_failing_client_leaves_its_group_as_it_is(tiny: Tiny, data: FederatedData) -> None:
     """A label of client 4's does not exist; 0 and 2 were to train with it, and train alone."""
     labels = data.train_labels.clone()
