@@ -205,7 +205,7 @@ def _stop(
     if of_classes and not tested_by_own and target is not None and not 0 < target <= 1:
         raise UserError(STOP, f"target: {target:g}", "must be an accuracy, above 0 and at most 1")
     own = functions.metrics.get(metric or "")
-    higher = own is None or higher_is_better(own)
+    higher = None if own is None else higher_is_better(own)
     return Stop(**{**given, "metric": metric, "higher_is_better": higher})
 
 

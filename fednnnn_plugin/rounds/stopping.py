@@ -39,7 +39,7 @@ class Stop:
     """
 
     metric: str | None = None
-    higher_is_better: bool = True  # of a metric of the recipe
+    higher_is_better: bool | None = None  # of a metric of the recipe, None for the others
     target: float | None = None
     patience: int | None = None  # rounds
     min_delta: float = 0.0
@@ -61,7 +61,7 @@ class Stop:
                 f"{STOP}: metric: {metric}: the test of round {tests[-1].round} has none: must "
                 f"be {LOSS}, or one of validation_args.metrics"
             )
-        higher = self.higher_is_better and metric != LOSS
+        higher = metric != LOSS if self.higher_is_better is None else self.higher_is_better
         sign, name = 1.0 if higher else -1.0, printable(metric)
         best, since = None, tests[0].round
         for test in tests:

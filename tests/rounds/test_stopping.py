@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import one_hot
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.quantities import Spread
 from fednnnn_plugin.rounds.stopping import Measured, Stop, StopWatch
@@ -32,6 +33,7 @@ KEY = "validation_args.stop"
         (Stop(patience=2), [None, None, None], 3),
         (Stop(patience=9, target=0.5), [0.6], 1),
         (Stop("error", higher_is_better=False, target=0.5), [0.6, 0.5], 2),
+        (Stop("loss", higher_is_better=True, target=0.5), [0.4, 0.5], 2),  # a metric of this name
     ],
 )
 def test_round_that_ends_a_run(stop: Stop, values: list[float | None], ends: int | None) -> None:
@@ -103,6 +105,13 @@ def test_worst_tenth_of_the_clients_ends_a_run() -> None:
             found["client_acc"] = form(Spread(0.9, 0.1, worst, 0.1))
             watch.look({"round": number, "tested": True} | found)
             assert bool(watch.reason) == (number == 2)
+
+
+def test_users_metric_that_is_called_loss_stops_a_run_as_it_is_meant(tiny: Tiny) -> None:
+    """The larger the better, as in its summary; it stands before the loss of the test."""
+    functions = Functions(metrics={"loss": lambda *_: 0.9})
+    summary = tiny(functions=functions, stop={"metric": "loss", "target": 0.8})
+    assert (summary.rounds, summary.best_metric, summary.higher_is_better) == (1, 0.9, True)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "worst_10"])
