@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.methods import METHODS, name_client_method
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.rounds.client_vectors import ClientVectors, MethodState
 from fednnnn_plugin.rounds.method_calls import MethodCalls
 from fednnnn_plugin.run_folder.client_files import ClientFiles, Place
 from fednnnn_plugin.server.layout import ModelState
+from fednnnn_plugin.server.rules import positive
 
 from ..tiny import CELL, NET, TEST, Content, Start, X, Y, follower
 
@@ -159,6 +161,25 @@ def test_method_that_breaks_its_word_is_refused(start: Start, method: Any, named
     with pytest.raises(fp.UserError, match=rf"client_method: .*{named}"):
         start("run", FEDAVG, client_method=method)
     assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("declared", "named"),
+    [
+        ({"keys": ("rate",)}, r"keys: \('rate',\): must be a dict of names with positive\(\)"),
+        ({"keys": {"rate": 0.1}}, "keys: {'rate': 0.1}: must be a dict"),
+        ({"keys": {1: positive()}}, "keys: {1: .*must be a dict"),
+        ({"sends": 5}, "sends: 5: must be a tuple of names"),
+        ({"keeps": "rate"}, "keeps: 'rate': must be a tuple of names"),
+        ({"returns": (1,)}, r"returns: \(1,\): must be a tuple of names"),
+        ({"scalars": None}, "scalars: None: must be a tuple of names"),
+    ],
+)
+def test_declaration_of_a_method_that_cannot_work_is_one_line(declared: Any, named: str) -> None:
+    with pytest.raises(fp.UserError, match=f"^here: mine: {named}") as refused:
+        name_client_method("mine", type("Mine", (fp.ClientMethod,), declared), "here")
+    assert "\n" not in str(refused.value)
+    assert "mine" not in METHODS
 
 
 class Counting(fp.ClientMethod):

@@ -1,11 +1,12 @@
 """The client methods, one file each, and custom ones."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from inspect import getmembers, isclass
 from pkgutil import iter_modules
 
 from fednnnn_plugin.client.method import ClientMethod
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.server.rules import Key
 from fednnnn_plugin.user_code import load_code
 
@@ -25,9 +26,15 @@ def name_client_method(name: str, found: object, where: str) -> type[ClientMetho
     """Register a custom method under a name."""
     if not (isinstance(found, type) and issubclass(found, ClientMethod)):
         raise UserError(where, name, "must be a subclass of fednnnn_plugin.ClientMethod")
-    if {type(key) for key in found.keys.values()} - {Key}:
-        kinds = "positive(), non_negative() or decay()"
-        raise UserError(where, f"{name}: keys: {', '.join(found.keys)}", f"must be {kinds}")
+    keys = found.keys.items() if isinstance(found.keys, Mapping) else [(None, None)]
+    if not all(isinstance(key, str) and isinstance(of, Key) for key, of in keys):
+        must = "must be a dict of names with positive(), non_negative() or decay()"
+        raise UserError(where, f"{name}: keys: {printable(found.keys)}", must)
+    for kind in ("sends", "keeps", "returns", "scalars"):
+        names = getattr(found, kind)
+        if not isinstance(names, tuple | list) or not all(isinstance(each, str) for each in names):
+            given = f"{name}: {kind}: {printable(repr(names))}"
+            raise UserError(where, given, 'must be a tuple of names, such as ("c",)')
     METHODS[name] = found
     return found
 

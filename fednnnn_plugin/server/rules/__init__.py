@@ -4,7 +4,7 @@ import copy
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -22,7 +22,7 @@ from fednnnn_plugin.user_code import load_code, user_code
 #: and ``w_{t+1}``.
 Evaluated = Literal["average", "served", "midpoint"]
 Class = TypeVar("Class", bound=type[Optimizer])
-_MEASURED = {*Update.__annotations__, "mean_update"}
+_MEASURED = [*Update.__annotations__, "mean_update"]
 
 # The first optimizer of a process has PyTorch import its compiler, only to mark this method as not
 # to be compiled: 1.6 s of each start and rank, if it is not marked already.
@@ -203,7 +203,7 @@ def rule(
             problem = "one of ours has this name; call it otherwise"
         elif evaluated not in get_args(Evaluated):
             problem = f"evaluated: {evaluated!r}: must be one of {', '.join(get_args(Evaluated))}"
-        elif isinstance(wants, str) or set(wants) - _MEASURED:
+        elif not isinstance(wants, Collection) or any(each not in _MEASURED for each in wants):
             problem = f"wants: {wants!r}: must be some of {', '.join(sorted(_MEASURED))}"
         elif {type(key) for key in keys.values()} - {Key}:
             problem = f"{', '.join(keys)}: must be positive(), non_negative() or decay()"

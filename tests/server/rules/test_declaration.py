@@ -58,6 +58,8 @@ def test_declaration_in_a_module_that_raises_is_undone(own_code: Path) -> None:
         (Own, {"wants": "mean_client_norm"}, "'mean_client_norm'"),
         (Taking, {}, "'learning_rate'"),
         (torch.optim.Adam, {"wants": ("buffers",)}, "'buffers'"),
+        (Own, {"wants": 5}, "wants: 5: must be some of"),
+        (Own, {"wants": [["clients"]]}, "wants: [['clients']]: must"),
     ],
 )
 def test_declaration_that_cannot_work_is_refused(
