@@ -102,6 +102,7 @@ class ClientVectors:
     ) -> None:
         """Have what a round's clients need, on every rank; ``weights`` are their ``a_k``."""
         self._assignment = assignment if self._method.keeps else ()
+        self.files.remove(self._placed)  # by an earlier try of the round, which was too wide
         self._handed, self._held, self._new, self._placed = {}, {}, {}, {}
         calls, rank = self.calls, self.ranks.rank
         calls.number, calls.served = number, served.vector
@@ -157,7 +158,8 @@ class ClientVectors:
     def finish_round(self, state: MethodState, returned: Vectors, clients: int) -> MethodState:
         """Return the state after a round, of so many clients, on rank 0."""
         sent = self.calls.finish_round(returned, clients / len(self.steps))
-        return MethodState(sent, {**state.kept, **self._placed})
+        placed, self._placed = self._placed, {}
+        return MethodState(sent, {**state.kept, **placed})
 
     def _read(self, client: int | None) -> Vectors | None:
         if client is None or client not in self._index:

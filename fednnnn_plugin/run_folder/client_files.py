@@ -52,6 +52,11 @@ class ClientFiles:
         self._unsynced.add(path)
         return Place(number, _digest(content))
 
+    def remove(self, places: Mapping[int, Place]) -> None:
+        """Remove what clients kept."""
+        for client, place in places.items():
+            self._file(client, place.round).unlink(missing_ok=True)
+
     def read(self, client: int, place: Place) -> dict[str, Tensor]:
         """Return what a client kept."""
         path = self._file(client, place.round)

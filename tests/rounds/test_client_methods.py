@@ -248,6 +248,21 @@ def test_what_a_checkpoint_had_is_broadcast_in_the_order_of_all_ranks(tmp_path: 
     assert seen == [[2.0, 1.0]]
 
 
+def test_what_a_client_kept_in_an_earlier_try_of_a_round_is_gone(tmp_path: Path) -> None:
+    """The first try was too wide; in the second the client fails, and keeps what it had."""
+    files = ClientFiles(tmp_path)
+    calls = MethodCalls(METHODS["feddyn"](feddyn_alpha=0.1), LocalSGD(1, 5, 0.1), 0, torch.zeros(2))
+    vectors = ClientVectors(calls, [1], Ranks(), files, read_ahead=False)
+    served, state = ModelState(torch.zeros(2), {}), vectors.start()
+    for number, tries in ((1, [True]), (2, [True, False])):
+        for accepted in tries:
+            vectors.begin(number, state, [[(0,)]], served, {0: 1.0})
+            vectors.keep((0,), [accepted], {"g_k": torch.full((1, 2), float(number))})
+        state = vectors.finish_round(state, {}, 1)
+        files.prune([number])
+    assert files.read(0, state.kept[0])["g_k"].tolist() == [1.0, 1.0]
+
+
 class Wide(fp.ClientMethod):
     """Needs more memory for two clients than there is."""
 
