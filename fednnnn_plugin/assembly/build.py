@@ -16,6 +16,7 @@ from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.model_check import own_copy, takes_any_order
 from fednnnn_plugin.assembly.trial_pass import check_model, own_generators, samples_of
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.method import has_vectors
 from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
@@ -26,7 +27,7 @@ from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, al
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.batches import client_steps
 from fednnnn_plugin.rounds.client_results import TrainedClass, classes_of
-from fednnnn_plugin.rounds.client_vectors import ClientVectors, MethodState
+from fednnnn_plugin.rounds.client_vectors import ClientVectors
 from fednnnn_plugin.rounds.evaluation import batch_to_test
 from fednnnn_plugin.rounds.groups import MEMORY, Widths, kept_widths, room_on, widest_group
 from fednnnn_plugin.rounds.method_calls import MethodCalls
@@ -75,19 +76,18 @@ def build_federation(
         classes=len(classes),
     )
     server = Server(recipe.rule, recipe.rule_settings, layout_of(model), data.num_clients)
-    start, vectors = server.start(named_tensors(model)), None
-    if method.has_vectors:
-        kept_in = ClientFiles(files.clients, files.check_held)
-        steps, forks = client_steps(data, sgd), executor.workers.kind == "processes"
-        calls = MethodCalls(method, sgd, seed, start.served.vector)
-        vectors = ClientVectors(calls, steps, ranks, kept_in, read_ahead=forks)
+    start, forks = server.start(named_tensors(model)), executor.workers.kind == "processes"
+    kept_in = ClientFiles(files.clients, files.check_held)
+    steps = client_steps(data, sgd) if has_vectors(method) else [1] * data.num_clients
+    calls = MethodCalls(method, sgd, seed, start.served.vector)
+    vectors = ClientVectors(calls, steps, ranks, kept_in, read_ahead=forks)
     least, own = ranks.size if room else 1, bool(inputs.trainer or inputs.tester)
     federation = Federation(
         schedule(recipe, data, least, inputs.functions, tested_by_own=own),
-        *(server, executor, ranks, () if ranks.rank else followers, widths, vectors),
+        *(server, executor, ranks, vectors, () if ranks.rank else followers, widths),
         classes=classes,
     )
-    return federation, TrainState(start, method=vectors.start() if vectors else MethodState())
+    return federation, TrainState(start, method=vectors.start())
 
 
 def _counted_classes(recipe: Recipe, inputs: Inputs) -> Sequence[TrainedClass]:

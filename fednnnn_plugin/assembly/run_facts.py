@@ -3,6 +3,7 @@
 import logging
 
 from fednnnn_plugin.assembly.inputs import Inputs
+from fednnnn_plugin.client.method import length
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.natural import NATURAL
 from fednnnn_plugin.data.partition import partition_name
@@ -52,7 +53,8 @@ def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
             *(", ".join(binding), " -u ".join(binding)),
         )
     layout = federation.server.layout
-    kept = len(inputs.functions.method.keeps) * layout.size * layout.dtype.itemsize / 1e6
+    method = inputs.functions.method
+    kept = length(method, method.keeps, layout.size) * layout.dtype.itemsize / 1e6
     if kept:
         _log.log(
             logging.WARNING if kept >= _MUCH else logging.INFO,

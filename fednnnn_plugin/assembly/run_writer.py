@@ -57,8 +57,7 @@ class RunWriter:
         federation, path = self._federation, self._checkpoints.path
         self._tables.check(RESUME)
         recorded = self._metrics.rounds()
-        vectors = federation.vectors
-        checkpoint = self._checkpoints.load(recorded, vectors.check if vectors else None)
+        checkpoint = self._checkpoints.load(recorded, federation.vectors.check)
         if checkpoint is None and self._folder.summary.exists():
             raise begin_anew(f"{path}: no whole checkpoint of the {recorded} rounds that are done")
         if checkpoint is None:
@@ -73,13 +72,13 @@ class RunWriter:
                 f"{recorded} already",
             )
         device = self.train_state.server.served.vector.device
-        method = MethodState.taken_from(checkpoint.server)
+        method = MethodState.taken_from(checkpoint.server, device)
         state = federation.server.restore(checkpoint.server, device)
         if state is None:
             raise begin_anew(f"{path}: its checkpoint is of another model")
         self._saved = checkpoint.round
         sums = self._metrics.until(self._saved)
-        self.train_state = TrainState(state, self._saved, *sums, method.on(device))
+        self.train_state = TrainState(state, self._saved, *sums, method)
 
     def begin(self) -> None:
         """Drop what is on record of the rounds that are to be done."""
@@ -104,10 +103,12 @@ class RunWriter:
 
     def _prune(self) -> None:
         """Remove what clients kept in a round that is to be done, or that no state needs."""
-        if vectors := self._federation.vectors:
+        if self._inputs.functions.method.keeps:
             saved = map(round_of, checkpoints_in(self._folder.checkpoints))
             done = self.train_state.round
-            vectors.files.prune([number for number in {*saved, done} if number <= done])
+            self._federation.vectors.files.prune(
+                [number for number in {*saved, done} if number <= done]
+            )
 
     def save(self) -> None:
         """Write the last round's checkpoint and evaluation model, if they are not there."""
@@ -169,8 +170,7 @@ class RunWriter:
         tied = {name: evaluation[first].clone() for name, first in self._tied.items()}
         content = safetensors.torch.save(evaluation | tied, self._metadata)
         write_atomically(self._folder.model, content)
-        if federation.vectors:
-            federation.vectors.files.sync()
+        federation.vectors.files.sync()
         state = federation.server.state_dict(train_state.server) | train_state.method.state_dict()
         self._checkpoints.save(state, train_state.round)
         self._write_summary()

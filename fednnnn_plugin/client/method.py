@@ -1,6 +1,6 @@
 """The seam of a client method: what clients do beside plain local SGD, keep, upload and return."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -136,23 +136,18 @@ class ClientMethod:
         """
         return {}
 
-    @property
-    def corrects(self) -> bool:
-        """Whether steps have an :math:`h_k`."""
-        return type(self).correction is not ClientMethod.correction
 
-    @property
-    def has_gradient(self) -> bool:
-        """Whether the gradient of a step is the method's."""
-        return type(self).gradient is not ClientMethod.gradient
+def replaces(method: ClientMethod, name: str) -> bool:
+    """Tell whether a method has a ``correction``, ``gradient`` or ``upload`` of its own."""
+    return getattr(type(method), name) is not getattr(ClientMethod, name)
 
-    @property
-    def uploads(self) -> bool:
-        """Whether what counts is not the difference of the models."""
-        return type(self).upload is not ClientMethod.upload
 
-    @property
-    def has_vectors(self) -> bool:
-        """Whether it does more than to add a proximal term."""
-        given = self.sends or self.keeps or self.returns
-        return bool(given or self.corrects or self.has_gradient or self.uploads)
+def has_vectors(method: ClientMethod) -> bool:
+    """Tell whether a method does more than to add a proximal term."""
+    own = any(replaces(method, name) for name in ("correction", "gradient", "upload"))
+    return own or bool(method.sends or method.keeps or method.returns)
+
+
+def length(method: ClientMethod, names: Sequence[str], size: int) -> int:
+    """Return how many numbers a method's vectors of these names have, of a model of ``size``."""
+    return sum(1 if name in method.scalars else size for name in names)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain, zip_longest
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fednnnn_plugin.client.correction import Correction
 from fednnnn_plugin.client.group_sgd import Group
-from fednnnn_plugin.client.method import Vectors
+from fednnnn_plugin.client.method import Vectors, has_vectors, replaces
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.rounds.method_calls import MethodCalls, Uploaded
 from fednnnn_plugin.run_folder.client_files import ClientFiles, Place
@@ -36,15 +36,11 @@ class MethodState:
             named[_KEPT] = torch.tensor(rows, dtype=torch.int64)
         return named
 
-    def on(self, device: torch.device) -> "MethodState":
-        """Return it with what is sent on a device."""
-        return replace(self, sent={name: x.to(device) for name, x in self.sent.items()})
-
     @classmethod
-    def taken_from(cls, named: dict[str, Tensor]) -> "MethodState":
-        """Take what :meth:`state_dict` gave out of a checkpoint's tensors."""
+    def taken_from(cls, named: dict[str, Tensor], device: torch.device) -> "MethodState":
+        """Take what :meth:`state_dict` gave out of a checkpoint's tensors; send from a device."""
         names = [name for name in named if name.startswith(_SENT)]
-        sent = {name.removeprefix(_SENT): named.pop(name) for name in names}
+        sent = {name.removeprefix(_SENT): named.pop(name).to(device) for name in names}
         rows: list[list[int]] = named.pop(_KEPT, torch.empty(0, 3)).tolist()
         return cls(sent, {client: Place(*place) for client, *place in rows})
 
@@ -67,6 +63,7 @@ class ClientVectors:
 
     def __post_init__(self) -> None:
         self._method = self.calls.method
+        self._is_plain = not has_vectors(self._method)
         self._index: Mapping[int, Place] = {}
         self._assignment: Sequence[Sequence[Group]] = ()
         self._handed: dict[int, Vectors] = {}  # what clients had kept that train here
@@ -82,7 +79,7 @@ class ClientVectors:
     @property
     def measured(self) -> Measured:
         """What the norms of a round are of."""
-        return "upload" if self._method.uploads else "update"
+        return "upload" if replaces(self._method, "upload") else "update"
 
     def start(self) -> MethodState:
         """Return the state before round 1."""
@@ -90,7 +87,7 @@ class ClientVectors:
 
     def check(self, named: Mapping[str, Tensor]) -> None:
         """Raise ``OSError`` or ``ValueError`` where a file of a checkpoint is damaged."""
-        self.files.check(MethodState.taken_from(dict(named)).kept)
+        self.files.check(MethodState.taken_from(dict(named), self.calls.served.device).kept)
 
     def begin(
         self,
@@ -122,13 +119,15 @@ class ClientVectors:
 
     def correction(self, group: Group) -> Correction | None:
         """Return what the method changes in a group's steps; what they had kept is held."""
-        if not (self._method.corrects or self._method.has_gradient):
+        if not (replaces(self._method, "correction") or replaces(self._method, "gradient")):
             return None
         kept = self._held[group] = self._kept_of(group)
         return self.calls.correction(kept, len(group))
 
     def finish(self, group: Group, update: Tensor, weights: Sequence[float]) -> Uploaded:
         """Return what a group's clients upload, return and, if they are accepted, keep."""
+        if self._is_plain:
+            return Uploaded(update, weights, {}, {})
         steps = [self.steps[client] for client in group]
         kept = self._held.pop(group, None) or self._kept_of(group)
         for client in group:
@@ -157,6 +156,8 @@ class ClientVectors:
 
     def finish_round(self, state: MethodState, returned: Vectors, clients: int) -> MethodState:
         """Return the state after a round, of so many clients, on rank 0."""
+        if self._is_plain:
+            return state
         sent = self.calls.finish_round(returned, clients / len(self.steps))
         placed, self._placed = self._placed, {}
         return MethodState(sent, {**state.kept, **placed})
@@ -168,14 +169,14 @@ class ClientVectors:
 
     def _kept_of(self, group: Group) -> Vectors:
         found = [self._handed.get(client) or self._read(client) for client in group]
-        calls, device = self.calls, self.calls.like.device
+        calls, served = self.calls, self.calls.served
         matrices = {}
         for name in self._method.keeps:
-            rows = torch.zeros(len(group), calls.length(name), dtype=calls.like.dtype)
+            rows = torch.zeros(len(group), calls.length(name), dtype=served.dtype)
             for row, own in zip(rows, found, strict=True):
                 if own is not None:
                     row.copy_(own[name])
-            matrices[name] = to_device(rows, device)
+            matrices[name] = to_device(rows, served.device)
         return matrices
 
 

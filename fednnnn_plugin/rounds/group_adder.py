@@ -39,7 +39,7 @@ class GroupAdder:
     total: ClientSum
     clock: Clock
     schedule: Schedule
-    vectors: ClientVectors | None
+    vectors: ClientVectors
     followers: Sequence[Follower]
     clients: int  # of this rank
     _done: int = field(default=0, init=False)
@@ -74,9 +74,7 @@ class GroupAdder:
 
     def _measure(self, group: Group, trained: ModelState) -> tuple[Uploaded, Measured]:
         weights = [self.schedule.weight(client) for client in group]
-        sent = Uploaded(trained.vector - self.served.vector, weights, {}, {})
-        if self.vectors:
-            sent = self.vectors.finish(group, sent.update, weights)
+        sent = self.vectors.finish(group, trained.vector - self.served.vector, weights)
         changed = ModelState(sent.update, trained.buffers)
         return sent, self.total.measure(changed, sent.returned)
 
@@ -89,8 +87,7 @@ class GroupAdder:
         names = [f"round {self.number}: client {client}" for client in group]
         add = partial(self.total.add_measured, measured, sent.weights, names, group)
         added = _within_memory(group, add)
-        if self.vectors:
-            self.vectors.keep(group, added, sent.kept)
+        self.vectors.keep(group, added, sent.kept)
         self._progress(group)
 
     def _progress(self, group: Group) -> None:

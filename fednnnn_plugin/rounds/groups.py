@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.client.method import ClientMethod, has_vectors, length, replaces
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, begin_anew
 from fednnnn_plugin.files import read_regular, write_atomically
@@ -120,9 +120,11 @@ def client_bytes(model: nn.Module, sgd: LocalSGD, batch: Tensor, method: ClientM
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         trial(batch.to(sgd.dtype) if batch.is_floating_point() else batch)
     weights = sum(parameter.numel() for parameter in trial.parameters())
-    vectors = 4 + 2 * method.has_vectors + 3 * len(method.keeps) + 2 * len(method.returns)
-    vectors += method.has_gradient * (2 + method.evaluations) + method.uploads
-    return weights * (vectors * sgd.dtype.itemsize + 2 * torch.float64.itemsize) + 4 * sum(kept)
+    numbers = weights * (4 + 2 * has_vectors(method) + replaces(method, "upload"))
+    numbers += weights * replaces(method, "gradient") * (2 + method.evaluations)
+    numbers += length(method, [*method.keeps * 3, *method.returns * 2], weights)
+    differences = 2 * weights * torch.float64.itemsize
+    return numbers * sgd.dtype.itemsize + differences + 4 * sum(kept)
 
 
 def plan_groups(

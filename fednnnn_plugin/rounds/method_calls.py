@@ -18,6 +18,8 @@ from fednnnn_plugin.client.method import (
     LocalStep,
     LocalUpdate,
     Vectors,
+    length,
+    replaces,
 )
 from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.processes.devices import is_out_of_memory
@@ -45,28 +47,27 @@ class _OfClient(Exception):
 class MethodCalls:
     """Calls a method in a round, of which it holds what all clients have.
 
-    ``like`` is a vector ``[d]`` of the model's; ``mean_steps`` is ``Σ α_k T_k`` of the round.
+    ``served`` is ``w_t``, ``[d]``; ``mean_steps`` is ``Σ α_k T_k`` of the round.
     """
 
     method: ClientMethod
     sgd: LocalSGD
     seed: int
-    like: Tensor
+    served: Tensor
     number: int = 0  # 0 is before round 1
     sent: dict[str, Tensor] = field(default_factory=dict)
     mean_steps: float = 1.0
 
     def __post_init__(self) -> None:
-        self.served = self.like
         self.sent = self.zeros(self.method.sends)
 
     def length(self, name: str) -> int:
         """Return how many numbers a vector of that name has."""
-        return 1 if name in self.method.scalars else len(self.like)
+        return length(self.method, [name], len(self.served))
 
     def zeros(self, names: Sequence[str], *rows: int) -> dict[str, Tensor]:
         """Return vectors of zeros by these names."""
-        return {name: self.like.new_zeros(*rows, self.length(name)) for name in names}
+        return {name: self.served.new_zeros(*rows, self.length(name)) for name in names}
 
     def try_all(self) -> list[str]:
         """Call all on zeros: what is wrong ends the run before the first round.
@@ -86,10 +87,10 @@ class MethodCalls:
         ]
 
     def _call_all(self) -> None:
-        kept, nothing = self.zeros(self.method.keeps, 1), torch.zeros_like(self.like[None])
+        kept, nothing = self.zeros(self.method.keeps, 1), torch.zeros_like(self.served[None])
         with on_threads(1), isolated_generators(self.seed, "method try"):
             self.correction(kept, 1)
-            if self.method.has_gradient:
+            if replaces(self.method, "gradient"):
                 number = torch.zeros_like(nothing[:, :1], dtype=torch.int64)
                 self._gradient(kept, nothing, torch.zeros_like, number)
             self.upload(0, nothing, [1], [1.0], kept)
@@ -103,7 +104,7 @@ class MethodCalls:
         with self._errors(of_group=True), torch.no_grad():
             found = self.method.correction(self.sent, kept)
             added = None if found is None else self._vector("correction", "h", found, clients)
-        gradient = partial(self._gradient, kept) if self.method.has_gradient else None
+        gradient = partial(self._gradient, kept) if replaces(self.method, "gradient") else None
         return None if added is None and gradient is None else Correction(added, gradient)
 
     def _gradient(
@@ -123,7 +124,7 @@ class MethodCalls:
             computed += 1
             if computed > method.evaluations:
                 raise UserError("gradient", f"computes more than evaluations, {method.evaluations}")
-            _of_shape("gradient_at", "points", points, len(weights), len(self.like))
+            _of_shape("gradient_at", "points", points, len(weights), len(self.served))
             try:
                 return gradient_at(points)
             except Exception as error:
@@ -160,7 +161,7 @@ class MethodCalls:
             uploaded=update,
         )
         with self._called("finish", client):
-            if method.uploads:
+            if replaces(method, "upload"):
                 given = method.upload(local)
                 given, own = given if isinstance(given, tuple) else (given, None)
                 local = replace(local, uploaded=self._vector("upload", "Δ'", given, m))
@@ -183,7 +184,7 @@ class MethodCalls:
             return self._vectors("finish_round", found, self.method.sends)
 
     def _column(self, of_clients: Sequence[float], dtype: torch.dtype) -> Tensor:
-        return to_device(torch.tensor(of_clients, dtype=dtype), self.like.device).unsqueeze(1)
+        return to_device(torch.tensor(of_clients, dtype=dtype), self.served.device).unsqueeze(1)
 
     @property
     def _rate(self) -> float:
@@ -199,7 +200,7 @@ class MethodCalls:
 
     def _vector(self, what: str, name: str, given: object, *rows: int) -> Tensor:
         """Return a vector that a method gave, if it has its shape, in the model's dtype."""
-        return _of_shape(what, name, given, *rows, self.length(name)).detach().to(self.like)
+        return _of_shape(what, name, given, *rows, self.length(name)).detach().to(self.served)
 
     @contextmanager
     def _called(self, purpose: str, client: int = 0) -> Iterator[None]:

@@ -48,9 +48,9 @@ class Federation:
     server: Server
     executor: Executor
     ranks: Ranks
+    vectors: ClientVectors  # those of the client method
     followers: Sequence[Follower] = ()
     widths: Widths = field(default_factory=lambda: {0: 1})  # clients in one set of kernels, at most
-    vectors: ClientVectors | None = None  # those of a client method that has some
     classes: Sequence[TrainedClass] = ()  # that a test counts
 
     def try_out(self, start: ServerState) -> None:
@@ -62,13 +62,12 @@ class Federation:
         Raises:
             UserError: the sampler or the method raised; a `StartError` where another of these did.
         """
-        first, vectors = self.schedule.draw(1)[0], self.vectors
-        warnings = vectors.calls.try_all() if vectors else []
+        first, warnings = self.schedule.draw(1)[0], self.vectors.calls.try_all()
         with _trial(f"the first step of client {first}"):
             if not self.schedule.max_client_failures:
                 self.executor.try_training(start.served, first)
         with _trial("a step of the server"):
-            warnings += self.server.try_rule(start, vectors.returns if vectors else {})
+            warnings += self.server.try_rule(start, self.vectors.returns)
         with _trial("a test of the model before round 1"):
             self.executor.try_test(start.evaluation)
         for warning in warnings:
@@ -100,9 +99,7 @@ class Federation:
             )
         except UserError as error:
             raise RunError(f"round {number}: {error}") from error.__cause__
-        method = before.method
-        if self.vectors:
-            method = self.vectors.finish_round(method, update.returned, update.clients)
+        method = self.vectors.finish_round(before.method, update.returned, update.clients)
         clock.mark("aggregate")
         of_served, evaluation, results = self._test_round(number, after.served, after.evaluation)
         clock.mark("evaluate")
@@ -118,7 +115,7 @@ class Federation:
             served=of_served,
             seconds=seconds,
             learning_rate=schedule.rates(number) if schedule.rates else None,
-            measured=self.vectors.measured if self.vectors else "update",
+            measured=self.vectors.measured,
             results=results,
         )
         wall_seconds = before.wall_seconds + seconds.total
@@ -148,8 +145,7 @@ class Federation:
             fits = isinstance(part, ClientSum)
             if width == 1 or all(self.ranks.allgather(fits)):
                 assert isinstance(part, ClientSum)
-                if self.vectors:
-                    self.vectors.collect()
+                self.vectors.collect()
                 return self.ranks.reduce(part)
             self.executor.give_back_memory()
             self.widths = {**self.widths, number: width // 2}
@@ -172,18 +168,15 @@ class Federation:
         ]
         assignment = assign(groups, work, self.ranks.size)
         mine = assignment[self.ranks.rank]
-        if vectors:
-            weights_of = {client: schedule.weight(client) for client in clients}
-            vectors.begin(number, before.method, assignment, served, weights_of)
-        returns = vectors.returns if vectors else {}
-        total = ClientSum(self.server.layout, served, schedule.max_client_norm, returns)
+        weights_of = {client: schedule.weight(client) for client in clients}
+        vectors.begin(number, before.method, assignment, served, weights_of)
+        total = ClientSum(self.server.layout, served, schedule.max_client_norm, vectors.returns)
         adding = GroupAdder(
             *(number, served, total, clock, schedule, vectors, self.followers),
             clients=sum(map(len, mine)),
         )
-        correction = vectors.correction if vectors else None
         try:
-            self.executor.train(served, number, mine, adding.add, correction)
+            self.executor.train(served, number, mine, adding.add, vectors.correction)
             adding.finish()
         except GroupTooWide as error:
             return error.with_traceback(None)  # whose frames hold the group's memory

@@ -57,6 +57,16 @@ def test_group_width_follows_the_gpus_memory(data: FederatedData) -> None:
             assert widest_group(MODEL, data, SGD, PLAIN, asked, free, str) == width
 
 
+def test_single_number_of_a_method_takes_the_memory_of_one() -> None:
+    """Of what a client keeps there are three, of what it returns two, in float32."""
+    batch, both = torch.empty(5, 1, 8, 8, device="meta"), {"keeps": ("k",), "returns": ("r",)}
+    vectors, numbers = (
+        client_bytes(MODEL, SGD, batch, type("Own", (ClientMethod,), both | {"scalars": names})())
+        for names in ((), ("k", "r"))
+    )
+    assert vectors - numbers == 5 * 4 * (6058 - 1)
+
+
 def test_groups_are_kept_on_another_gpu(
     tiny: Tiny, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:

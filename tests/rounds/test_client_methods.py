@@ -95,6 +95,20 @@ def test_lost_vectors_are_no_failure_of_the_client(start: Start) -> None:
     assert "each client that has trained keeps 0.0242 MB" in Path("run/fedml.log").read_text()
 
 
+class Kept(fp.ClientMethod):
+    """Keeps a single number."""
+
+    keeps = scalars = ("rounds",)
+
+    def finish_client(self, local: Any) -> Any:
+        return {"rounds": local.kept["rounds"] + 1}, {}
+
+
+def test_single_number_on_disk_is_counted_as_one(start: Start) -> None:
+    log = (start("run", FEDAVG, client_method=Kept, comm_round=1).folder / "fedml.log").read_text()
+    assert "each client that has trained keeps 4e-06 MB" in log
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [{}, {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}])
 def test_what_a_client_kept_is_read_once_a_round(
@@ -186,24 +200,24 @@ class Counting(fp.ClientMethod):
     """Counts rounds in an attribute; what it computes once, and its settings, stay."""
 
     def __init__(self) -> None:
-        self.rounds, self.rate, self.sum = 0, 0.5, None
+        self.uploads, self.rate, self.sum = 0, 0.5, None
         self.table, self.cache = torch.ones(1, dtype=torch.float64), dict[int, Tensor]()
 
     def upload(self, local: Any) -> Tensor:
         self.table = self.table.to(local.update)
         self.cache[len(local.update)] = self.table
         self.sum = local.steps if self.sum is None else self.sum + local.steps
-        return local.update * self.table * self.rate**self.rounds
+        return local.update * self.table * self.rate**self.uploads
 
     def finish_round(self, sent: Any, returned: Any, share: float) -> dict[str, Tensor]:
-        self.rounds += 1
+        self.uploads += 1
         return {}
 
 
 def test_attribute_that_a_method_changes_is_a_warning(start: Start) -> None:
     """A resumed run begins with the first value, and so does each fork."""
     log = (start("run", FEDAVG, client_method=Counting).folder / "fedml.log").read_text()
-    assert re.findall(r"client_method: self\.(\w+) is changed", log) == ["rounds", "sum"]
+    assert re.findall(r"client_method: self\.(\w+) is changed", log) == ["uploads", "sum"]
 
 
 class Counted(fp.ClientMethod):
