@@ -10,10 +10,9 @@ import torch
 
 from fednnnn_plugin.assembly.availability import AvailabilityFile
 from fednnnn_plugin.assembly.rates import SCHEDULE, learning_rates
-from fednnnn_plugin.client.local_sgd import MakeOptimizer
+from fednnnn_plugin.client.local_sgd import MakeOptimizer, Rates
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.client.method import ClientMethod
-from fednnnn_plugin.client.rate_schedule import Rates
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import code_digests
 from fednnnn_plugin.recipe import Recipe

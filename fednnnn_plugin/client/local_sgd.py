@@ -11,10 +11,11 @@ from torch import Tensor
 
 from fednnnn_plugin.client.correction import Correction, step_gradients
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
-from fednnnn_plugin.client.rate_schedule import Rates
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.processes.numerics import Precision
 
+#: Returns η_r, the learning rate of round r, from 1.
+Rates = Callable[[int], float]
 #: Makes an optimizer of parameters and ``lr``.
 MakeOptimizer = Callable[..., torch.optim.Optimizer]
 #: Moves a replica by the gradients of its trained parameters; None for one without a gradient.

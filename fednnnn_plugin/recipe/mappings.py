@@ -4,7 +4,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fednnnn_plugin.client.rate_schedule import TORCH_SCHEDULES
+from torch.optim import lr_scheduler
+
 from fednnnn_plugin.errors import did_you_mean, one_of, shown
 from fednnnn_plugin.server.rules import Key, decay, non_negative
 
@@ -60,6 +61,13 @@ SCHEDULES: dict[str, dict[str, Part | Key]] = {
     "step": {"factor": _UP_TO_1, "every": whole(1), "after": _ROUNDS},
     "cosine": {"rounds": whole(1), "floor": decay()},
 }
+#: The classes of ``torch.optim.lr_scheduler`` that need numbers alone.
+TORCH_SCHEDULES = {
+    name: found
+    for name, found in vars(lr_scheduler).items()
+    if isinstance(found, type) and issubclass(found, lr_scheduler.LRScheduler)
+    if name.endswith("LR") and name not in ("LambdaLR", "MultiplicativeLR", "SequentialLR")
+} | {"CosineAnnealingWarmRestarts": lr_scheduler.CosineAnnealingWarmRestarts}
 _OPTIONAL = {"every", "after", "rounds", "floor"}
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from fednnnn_plugin.client.rate_schedule import Rates
+from fednnnn_plugin.client.local_sgd import Rates
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.rounds.sampling import (
     AVAILABILITY,

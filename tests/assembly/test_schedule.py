@@ -1,6 +1,7 @@
 """Learning rate schedules in runs: the record has the rate, and the clients train by it."""
 
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,44 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.assembly.rates import learning_rates, schedule_factor
 
-from ..tiny import Content, Start, Tiny, quick_run, read_records
+from ..tiny import Content, Start, Tiny, quick_run, read_records, tiny_recipe
 
 KEY = "train_args.learning_rate_schedule"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "factors"),
+    [
+        ("constant", {}, [1, 1, 1]),
+        ("exponential", {"decay": 0.5}, [1, 0.5, 0.25, 0.125]),
+        ("step", {"every": 2, "factor": 0.1}, [1, 1, 0.1, 0.1, 0.01]),
+        ("step", {"after": [1, 3], "factor": 0.5}, [1, 0.5, 0.5, 0.25, 0.25]),
+        # cos(π/4) is 1/√2; from the fifth round on it is the floor.
+        ("cosine", {"rounds": 4}, [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2, 0]),
+        ("cosine", {"rounds": 2, "floor": 0.2}, [1, 0.6, 0.2, 0.2]),
+    ],
+)
+def test_factors_by_hand(name: str, settings: dict[str, Any], factors: list[float]) -> None:
+    found = [schedule_factor(s, name, **settings) for s in range(1, len(factors) + 1)]
+    assert found == pytest.approx(factors)
+
+
+@pytest.mark.parametrize(
+    ("ours", "torch_s"),
+    [
+        (
+            {"name": "step", "after": [2, 5], "factor": 0.1},
+            {"name": "MultiStepLR", "milestones": [2, 5]},
+        ),
+        ({"name": "cosine", "rounds": 8}, {"name": "CosineAnnealingLR", "T_max": 8}),
+    ],
+)
+def test_schedules_are_torch_s(ours: dict[str, Any], torch_s: dict[str, Any]) -> None:
+    recipes = [tiny_recipe(comm_round=8, learning_rate_schedule=each) for each in (ours, torch_s)]
+    found, expected = ([*map(learning_rates(each), range(1, 9))] for each in recipes)
+    assert found == pytest.approx(expected)
 
 
 def rates(folder: Path) -> list[float]:
