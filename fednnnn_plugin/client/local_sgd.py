@@ -151,35 +151,29 @@ class LocalSGD:
                 materialize_grads=correction is not None,
             )
 
-        def step(inputs: Tensor, targets: Tensor) -> None:
-            descend(gradients(inputs, targets))
-
-        if correction is None or correction.gradient is None:
-            return step
-        of_method, layout = correction.gradient, replica.layout
+        own = None if correction is None else correction.gradient
         number = torch.zeros(1, 1, dtype=torch.int64, device=replica.vector.device)
 
         def buffers() -> Iterable[Tensor]:
             return replica.state.buffers.values()
 
-        def own_step(inputs: Tensor, targets: Tensor) -> None:
-            weights = replica.vector.unsqueeze(0)
+        def step(inputs: Tensor, targets: Tensor) -> None:
+            if own is None:
+                descend(gradients(inputs, targets))
+                return
+            weights = replica.vector.clone().unsqueeze(0)
 
             def gradient_at(points: Tensor) -> Tensor:
-                if points is weights:
-                    found = gradients(inputs, targets)
-                else:
-                    before = replica.vector.clone()
-                    replica.vector.copy_(points[0])
-                    found = gradients(inputs, targets)
-                    replica.vector.copy_(before)
+                replica.vector.copy_(points[0])
+                found = gradients(inputs, targets)
+                replica.vector.copy_(weights[0])
                 return torch.cat([part.flatten() for part in found]).unsqueeze(0)
 
             at = step_gradients(gradient_at, buffers)
-            descend([*layout.views(of_method(weights, at, number)[0]).values()])
+            descend([*replica.layout.views(own(weights, at, number)[0]).values()])
             number.add_(1)
 
-        return own_step
+        return step
 
     def _steps(self, replica: Replica, anchor: Tensor, correction: Tensor | None) -> Descent:
         constants = [anchor, *([] if correction is None else [correction])]
