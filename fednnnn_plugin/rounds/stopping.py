@@ -10,14 +10,14 @@ STOP = "validation_args.stop"
 ACCURACY, LOSS, WORST_10 = "accuracy", "loss", "worst_10"
 
 
-class Measured(NamedTuple):
+class RoundTest(NamedTuple):
     """What the test of a round found, as its record has it: the recipe's metrics before others."""
 
     round: int
     values: Mapping[str, float | None]
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> "Measured":
+    def of(cls, record: Mapping[str, Any]) -> "RoundTest":
         """Return it of a record's fields."""
         values = {ACCURACY: record["test_acc"], LOSS: record["test_loss"]}
         if spread := record.get("client_acc"):  # of this process, or read
@@ -44,7 +44,7 @@ class Stop:
     patience: int | None = None  # rounds
     min_delta: float = 0.0
 
-    def reason(self, tests: Iterable[Measured]) -> str | None:
+    def reason(self, tests: Iterable[RoundTest]) -> str | None:
         """Say why a run of these tests, in their order, ends after the last one, if it does.
 
         Raises:
@@ -82,11 +82,11 @@ class StopWatch:
 
     def __init__(self, stop: Stop | None, records: Iterable[Mapping[str, Any]]) -> None:
         self._stop = stop
-        self._tests = [Measured.of(record) for record in records if stop and record["tested"]]
+        self._tests = [RoundTest.of(record) for record in records if stop and record["tested"]]
         self.reason = stop.reason(self._tests) if stop else None
 
     def look(self, record: Mapping[str, Any]) -> None:
         """Take the record of the next round."""
         if self._stop and record["tested"]:
-            self._tests.append(Measured.of(record))
+            self._tests.append(RoundTest.of(record))
             self.reason = self._stop.reason(self._tests)

@@ -12,7 +12,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.quantities import Spread
-from fednnnn_plugin.rounds.stopping import Measured, Stop, StopWatch
+from fednnnn_plugin.rounds.stopping import RoundTest, Stop, StopWatch
 
 from ..tiny import Content, Drawing, Tiny, follower
 
@@ -39,7 +39,7 @@ KEY = "validation_args.stop"
 def test_round_that_ends_a_run(stop: Stop, values: list[float | None], ends: int | None) -> None:
     names = ("loss",) if stop.metric == "loss" else ("accuracy", "loss", "error")
     tests = [
-        Measured(number, {"accuracy": None} | dict.fromkeys(names, value))
+        RoundTest(number, {"accuracy": None} | dict.fromkeys(names, value))
         for number, value in enumerate(values, start=1)
     ]
     reasons = [stop.reason(tests[:count]) for count in range(len(tests) + 1)]
@@ -89,10 +89,12 @@ def test_interrupted_run_is_stopped_by_what_is_on_record(tiny: Tiny) -> None:
 def test_accuracy_that_is_not_measured_stops_no_run(tiny: Tiny) -> None:
     with pytest.raises(fp.RunError, match=f"^{KEY}: metric: accuracy: .*round 1 has none"):
         tiny(trainer=Drawing(), stop={"metric": "accuracy", "patience": 1})
-    nothing = Measured(1, dict.fromkeys(("accuracy", "loss")))
+    nothing = RoundTest(1, dict.fromkeys(("accuracy", "loss")))
     with pytest.raises(fp.RunError, match=f"^{KEY}: metric: worst_10: .*round 1 has none"):
         Stop("worst_10", patience=1).reason([nothing])
-    assert not Stop("worst_10", patience=1).reason([Measured(1, {**nothing.values, "worst_10": 5})])
+    assert not Stop("worst_10", patience=1).reason(
+        [RoundTest(1, {**nothing.values, "worst_10": 5})]
+    )
     assert tiny("other", trainer=Drawing(), stop={"patience": 1}).rounds == 2  # of the loss: none
 
 
