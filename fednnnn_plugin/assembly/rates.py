@@ -48,7 +48,7 @@ def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rat
         if make is not None and _is_scheduler(make):
             found = _torch_rates(partial(make, **settings), rate, left)
         else:
-            factors = partial(schedule_factor, name=name, **settings) if own is None else own
+            factors = own if own is not None else lambda s: schedule_factor(s, name, **settings)
             found = [
                 rate * _number(factors(number), f"{where}: round {number}")
                 for number in range(1, left + 1)
