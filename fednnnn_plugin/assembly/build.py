@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from fednnnn_plugin.assembly.executors import make_executor, make_workers, why_alone
+from fednnnn_plugin.assembly.executors import make_executor, make_workers, own_test, why_alone
 from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.model_check import own_copy, takes_any_order
@@ -26,7 +26,7 @@ from fednnnn_plugin.processes.ranks import Ranks, agreed
 from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.batches import client_steps
-from fednnnn_plugin.rounds.client_results import TrainedClass, classes_of
+from fednnnn_plugin.rounds.client_results import classes_of
 from fednnnn_plugin.rounds.client_vectors import ClientVectors
 from fednnnn_plugin.rounds.evaluation import batch_to_test
 from fednnnn_plugin.rounds.groups import MEMORY, Widths, kept_widths, room_on, widest_group
@@ -34,6 +34,7 @@ from fednnnn_plugin.rounds.method_calls import MethodCalls
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.client_files import ClientFiles
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
+from fednnnn_plugin.run_folder.results import ClassResult
 from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import is_own, user_code
 
@@ -81,16 +82,17 @@ def build_federation(
     steps = client_steps(data, sgd) if has_vectors(method) else [1] * data.num_clients
     calls = MethodCalls(method, sgd, seed, start.served.vector)
     vectors = ClientVectors(calls, steps, ranks, kept_in, read_ahead=forks)
-    least, own = ranks.size if room else 1, bool(inputs.trainer or inputs.tester)
+    least, own = ranks.size if room else 1, own_test(inputs, seed)
     federation = Federation(
-        schedule(recipe, data, least, inputs.functions, tested_by_own=own),
+        schedule(recipe, data, least, inputs.functions, tested_by_own=own is not None),
         *(server, executor, ranks, vectors, () if ranks.rank else followers, widths),
         classes=classes,
+        own_test=own,
     )
     return federation, TrainState(start, method=vectors.start())
 
 
-def _counted_classes(recipe: Recipe, inputs: Inputs) -> Sequence[TrainedClass]:
+def _counted_classes(recipe: Recipe, inputs: Inputs) -> Sequence[ClassResult]:
     """Return the classes that a test counts; refuse results that data or a custom test lack."""
     asked, data = recipe.validation_args, inputs.data
     if (asked.per_client or asked.per_class) and (inputs.trainer or inputs.tester):

@@ -22,8 +22,9 @@ from fednnnn_plugin.processes.forks import Forks, why_not_forked
 from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.rounds.augmentation import Augmentation
 from fednnnn_plugin.rounds.batches import Batch, LoaderBatches, TensorBatches
-from fednnnn_plugin.rounds.executor import Executor, OwnTest, Training
+from fednnnn_plugin.rounds.executor import Executor, Training
 from fednnnn_plugin.rounds.loaders import LoaderData
+from fednnnn_plugin.rounds.simulation import OwnTest
 from fednnnn_plugin.rounds.training import TrainTogether, train_alone, train_by, train_in_slots
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
@@ -101,11 +102,9 @@ def make_executor(
     images in ``any_order`` of memory. Of so many ``classes`` the test counts each.
     """
     model, data, device, trainer, _, functions, _ = inputs
-    own_test = _own_test(inputs, seed)
     if trainer is not None:
-        assert own_test is not None
         by_it = partial(train_by, trainer)
-        return Executor(model, by_it, own_test, workers=workers, seed=seed, in_steps=False)
+        return Executor(model, by_it, workers=workers, seed=seed, in_steps=False)
     own_seed = None if inputs.are_ours else seed
     augmentation = Augmentation(functions.transform, seed) if functions.transform else None
     of_both: dict[str, Any] = {"any_order": any_order, "augmentation": augmentation}
@@ -137,7 +136,7 @@ def make_executor(
     return Executor(
         model,
         training,
-        own_test or batches,
+        batches,
         workers=workers,
         seed=own_seed,
         loss=sgd.loss,
@@ -147,15 +146,23 @@ def make_executor(
     )
 
 
-def _own_test(inputs: Inputs, seed: int) -> OwnTest | None:
-    """Return a custom test, with the global generators seeded for it as for a client."""
+def own_test(inputs: Inputs, seed: int) -> OwnTest | None:
+    """Return a custom test, with the global generators seeded for it as for a client.
+
+    It runs as a client's training does, on a thread of the device: what it keeps stays here.
+    """
     tester, layout = inputs.tester or inputs.trainer, layout_of(inputs.model)
     if tester is None:
         return None
 
-    def own_test(number: int, state: ModelState) -> Evaluation:
-        named = layout.state_dict(state)
+    def call(number: int, state: ModelState, _: Step) -> Evaluation:
         with isolated_generators(seed, "client", 0, 0):
-            return tester.test(named, number)
+            return tester.test(layout.state_dict(state), number)
 
-    return own_test
+    def test(number: int, state: ModelState) -> Evaluation:
+        found: Evaluation
+        with Threads(device=inputs.device) as thread:
+            [found] = all_of(thread, [partial(call, number, state)])
+        return found
+
+    return test

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
 
 import torch
 
@@ -14,25 +13,11 @@ from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.results import ClassResult, ClientResult
 
 
-class TrainedClass(NamedTuple):
-    """A class that a test counts, and what clients train on of it, as far as that is known.
-
-    That is how many samples all have and how many clients have one, and the ``weight``: its share
-    in each client's samples, averaged as the round averages its clients' models.
-    """
-
-    name: str
-    train_samples: int | None = None
-    train_clients: int | None = None
-    weight: float | None = None
-
-
-def classes_of(data: FederatedData | LoaderData, weighting: str) -> list[TrainedClass]:
-    """Return a federation's classes."""
+def classes_of(data: FederatedData | LoaderData, weighting: str) -> list[ClassResult]:
+    """Return a federation's classes, of which nothing is tested yet."""
     count = data.num_classes
-    numbers = map(str, range(count))
     if isinstance(data, LoaderData):
-        return [*map(TrainedClass, numbers)]
+        return [ClassResult(number, str(number)) for number in range(count)]
     if data.train_labels.is_floating_point():
         raise UserError(PER_CLASS, "true: the labels are numbers", "must be false")
     samples, clients = torch.zeros(2, count, dtype=torch.int64)
@@ -45,8 +30,9 @@ def classes_of(data: FederatedData | LoaderData, weighting: str) -> list[Trained
         weight = 1 if weighting == "uniform" else len(positions)
         weights += weight * own / own.sum().clamp(min=1)
         total += weight
-    known = samples.tolist(), clients.tolist(), (weights / total).tolist()
-    return [*map(TrainedClass, data.class_names or numbers, *known)]
+    names = data.class_names or map(str, range(count))
+    rows = zip(names, samples.tolist(), clients.tolist(), (weights / total).tolist(), strict=True)
+    return [ClassResult(number, name, 0, 0.0, *of) for number, (name, *of) in enumerate(rows)]
 
 
 def client_results(tallied: Iterable[Tested]) -> list[ClientResult]:
@@ -63,12 +49,11 @@ def client_results(tallied: Iterable[Tested]) -> list[ClientResult]:
 
 
 def class_results(
-    counts: Sequence[tuple[int, int]], classes: Sequence[TrainedClass]
+    counts: Sequence[tuple[int, int]], classes: Sequence[ClassResult]
 ) -> list[ClassResult]:
     """Return the result of each class of which the test has a sample."""
-    pairs = enumerate(zip(counts, classes, strict=True))
     return [
-        ClassResult(label, of.name, samples, correct / samples, *of[1:])
-        for label, ((samples, correct), of) in pairs
+        of._replace(samples=samples, accuracy=correct / samples)
+        for (samples, correct), of in zip(counts, classes, strict=True)
         if samples
     ]

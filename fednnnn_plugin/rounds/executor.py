@@ -35,8 +35,6 @@ _log = logging.getLogger(__name__)
 Training = Callable[[Replica, int, Group, Correction | None, Step], ModelState]
 #: A group's correction, if its method has one.
 CorrectionOf = Callable[[Group], Correction | None]
-#: How a user tests a model, after which round.
-OwnTest = Callable[[int, ModelState], Evaluation]
 #: Takes a group's models as soon as its training ends, or why there are none; the tensors are
 #: overwritten after it returns.
 Consume = Callable[[Group, ModelState | Exception], None]
@@ -52,7 +50,7 @@ class Executor:
     So its bits depend neither on how many train beside it nor on the number of cores. Memory: one
     model a worker, whatever the size of the cohort. A ``seed`` is for a model, data or training
     that may draw from the global generators: they are then seeded for each client, and for each
-    batch of the test, and restored after. Models are tested on batches, or as a user does. A
+    batch of the test, and restored after. A custom trainer has no batches to test a model on. A
     training that is not ``in_steps`` calls nothing before each of them. To ``give_back`` is to let
     go of memory that the training keeps from round to round.
     """
@@ -61,7 +59,7 @@ class Executor:
         self,
         model: nn.Module,
         training: Training,
-        test: Batches | OwnTest,
+        batches: Batches | None = None,
         *,
         workers: Workers | None = None,
         seed: int | None = None,
@@ -71,13 +69,11 @@ class Executor:
         in_steps: bool = True,
         give_back: Callable[[], None] | None = None,
     ) -> None:
-        self._model, self._training, self._test, self._seed = model, training, test, seed
+        self._model, self._training, self._batches, self._seed = model, training, batches, seed
         self._loss, self._metrics, self._in_steps = loss, metrics, in_steps
         self._classes = classes  # of which each is counted in a test
         self._give_back = give_back
         self.workers = workers or Threads()
-        # A user's: what it keeps stays in this process.
-        self._tests = Threads(device=next(model.parameters()).device)
         self._worker = threading.local()
         self._warned = set[str]()  # kinds of warning that were logged, each once
 
@@ -88,7 +84,6 @@ class Executor:
     def __exit__(self, *ended: object) -> None:
         """Wait for the clients of a round that was abandoned."""
         self.workers.__exit__(*ended)
-        self._tests.__exit__(*ended)
 
     def train(
         self,
@@ -175,27 +170,12 @@ class Executor:
         with suppress(_StepDone):
             self._train_group(served, 1, None, (client,), once)
 
-    @property
-    def tests_alone(self) -> bool:
-        """Whether one call tests a model: others have no part in it."""
-        return not isinstance(self._test, Batches)
-
-    def own_test(self, round_number: int, state: ModelState) -> Evaluation:
-        """Test a model as the user does."""
-        own_test = self._test
-        assert not isinstance(own_test, Batches)
-        found: Evaluation
-        [found] = all_of(self._tests, [lambda _: own_test(round_number, state)])
-        return found
-
     def try_test(self, state: ModelState) -> None:
         """Test a model on the first batch alone, which is as large as memory is to allow.
 
         Where there are metrics, on all: one may need every class. One of the user's that has no
         value of a model, such as an untrained one, is a warning.
         """
-        if self.tests_alone:
-            return
         if self._metrics:
             try:
                 self.evaluate(self.test(state))
@@ -245,17 +225,16 @@ class Executor:
         _: Step,
         stop: int | None = None,
     ) -> list[Tested]:
-        batches = self._test
-        assert isinstance(batches, Batches)
+        assert self._batches is not None
         keep, classes = (False, 0) if by_client else (bool(self._metrics), self._classes)
         test = partial(tally, loss=self._loss, keep=keep, classes=classes)
         with self._generators("client", 0, 0):
             model = self._replica(state).model.eval()
-            every = batches.test(by_client=by_client)
+            every = self._batches.test(by_client=by_client)
             found = list[Tested]()
             for place, (client, batch) in islice(enumerate(every), first, stop, step):
                 with self._generators("test", 0, place):  # whoever tests the batches before it
-                    found.append(((client, place), test(model, batches.staged(batch))))
+                    found.append(((client, place), test(model, self._batches.staged(batch))))
             return found
 
     def evaluate(self, tallied: Iterable[Tested]) -> Evaluation:

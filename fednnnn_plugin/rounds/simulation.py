@@ -1,7 +1,7 @@
 """A round of the simulation, from the served model to the record, on every rank."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -12,7 +12,7 @@ from fednnnn_plugin.processes.endings import raise_lost_stop
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.processes.workers import Failure
 from fednnnn_plugin.quantities import RoundRecord, Seconds
-from fednnnn_plugin.rounds.client_results import TrainedClass, class_results, client_results
+from fednnnn_plugin.rounds.client_results import class_results, client_results
 from fednnnn_plugin.rounds.client_vectors import ClientVectors, MethodState
 from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.evaluation import Tested
@@ -21,12 +21,15 @@ from fednnnn_plugin.rounds.group_adder import GroupAdder, cause_of, refuse_failu
 from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, assign, plan_groups, width_in
 from fednnnn_plugin.rounds.schedule import Schedule
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
-from fednnnn_plugin.run_folder.results import NO_RESULTS, ClientResult, Results
+from fednnnn_plugin.run_folder.results import NO_RESULTS, ClassResult, ClientResult, Results
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerState
 
 _log = logging.getLogger(__name__)
+
+#: How a user tests a model, after which round.
+OwnTest = Callable[[int, ModelState], Evaluation]
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class Federation:
     vectors: ClientVectors  # those of the client method
     followers: Sequence[Follower] = ()
     widths: Widths = field(default_factory=lambda: {0: 1})  # clients in one set of kernels, at most
-    classes: Sequence[TrainedClass] = ()  # that a test counts
+    classes: Sequence[ClassResult] = ()  # that a test counts
+    own_test: OwnTest | None = None  # on rank 0, instead of the executor's
 
     def try_out(self, start: ServerState) -> None:
         """Try each part of a round, so that what cannot work ends the run before the first round.
@@ -69,7 +73,8 @@ class Federation:
         with _trial("a step of the server"):
             warnings += self.server.try_rule(start, self.vectors.returns)
         with _trial("a test of the model before round 1"):
-            self.executor.try_test(start.evaluation)
+            if self.own_test is None:
+                self.executor.try_test(start.evaluation)
         for warning in warnings:
             _log.warning(warning)
 
@@ -202,14 +207,13 @@ class Federation:
 
     def _test(self, number: int, state: ModelState) -> Evaluation:
         """Test a model: on all ranks, or on rank 0 as a user does."""
-        executor = self.executor
-        tallied = [] if executor.tests_alone else self._test_batches(number, state)
+        tallied = [] if self.own_test else self._test_batches(number, state)
         if self.ranks.rank:
             return Evaluation()
         with _test_of(number):
-            if executor.tests_alone:
-                return executor.own_test(number, state)
-            return executor.evaluate(tallied)
+            return (
+                self.own_test(number, state) if self.own_test else self.executor.evaluate(tallied)
+            )
 
     def _test_batches(
         self, number: int, state: ModelState, *, by_client: bool = False

@@ -27,7 +27,7 @@ class ClientResult(NamedTuple):
 
 
 class ClassResult(NamedTuple):
-    """The accuracy on the test samples of one class, in [0, 1].
+    """The accuracy on the test samples of one class, in [0, 1]; 0 where there are none.
 
     Of the class all clients train on ``train_samples``, ``train_clients`` have one, and ``weight``
     is its share in each client's samples, averaged as the clients' models are over all clients;
@@ -36,11 +36,11 @@ class ClassResult(NamedTuple):
 
     number: int
     name: str
-    samples: int
-    accuracy: float
-    train_samples: int | None
-    train_clients: int | None
-    weight: float | None
+    samples: int = 0
+    accuracy: float = 0.0
+    train_samples: int | None = None
+    train_clients: int | None = None
+    weight: float | None = None
 
 
 #: Of the files, by their names.
