@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from fednnnn_plugin.errors import UserError, in_python
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.reporting.scales import log_axis
-from fednnnn_plugin.reporting.style import BLUE, PAPER, axes, drawn, panels, styled
+from fednnnn_plugin.reporting.style import BLUE, PAPER, axes, drawn, figure_of, panels, styled
 
 if TYPE_CHECKING:
     from fednnnn_plugin.recipe import Recipe
@@ -131,6 +131,7 @@ def client_sizes(counts: pd.DataFrame | npt.ArrayLike, ax: Axes | None = None) -
 def save_partition(counts: pd.DataFrame, title: str, path: Path) -> None:
     """Write both pictures side by side, as the path's suffix says."""
     left, right = panels(9.4, 3.1, 1, 2, width_ratios=(2.0, 1.0))
+    figure_of(left).set_layout_engine("constrained")  # names of classes are of any length
     partition(counts, left)
     left.set_title(title, loc="left", fontsize=8.0)
     client_sizes(counts, right)

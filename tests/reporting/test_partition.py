@@ -1,5 +1,6 @@
 """How a data set was dealt to the clients."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from fednnnn_plugin.cli import main
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import printable
 from fednnnn_plugin.recipe import find_recipe, load_recipe
+from fednnnn_plugin.reporting import split_figures
 from fednnnn_plugin.reporting.split_figures import counts_text
 
 
@@ -69,6 +71,21 @@ def test_partition_shows_small_clients() -> None:
     sizes = fp.figures.client_sizes(counts)
     assert len(sizes.lines[0].get_xdata()) == 100
     assert (sizes.get_xscale(), sizes.get_yscale()) == ("log", "log")
+
+
+def test_partition_legend_is_between_the_panels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = list[Axes]()
+    monkeypatch.setattr(split_figures, "drawn", lambda ax, _: figures.append(ax) or b"")
+    for name in "{}", "a class of a long name {}":
+        counts = pd.DataFrame(np.eye(10), columns=map(name.format, range(10)))
+        split_figures.save_partition(counts, "title", tmp_path / "split.png")
+        left, right = figures[-1].figure.axes
+        left.figure.draw_without_rendering()
+        legend = left.get_legend().get_window_extent()
+        assert left.get_window_extent().x1 < legend.x0
+        assert legend.x1 < right.get_tightbbox().x0
 
 
 def test_partition_of_counts_or_shares_or_a_recipe() -> None:
