@@ -92,6 +92,7 @@ class NWDARecorder:
         if isinstance(round, bool) or not isinstance(round, SupportsIndex) or round.__index__() < 1:
             raise _refused(f"round: {round!r}", "must be a whole number of at least 1")
         accuracy, loss = _number("test_acc", test_acc), _number("test_loss", test_loss)
+        is_tested = accuracy is not None or loss is not None
         if accuracy is not None and not 0 <= accuracy <= 1:
             raise _refused(f"test_acc: {test_acc!r}", "must be from 0 to 1, or None")
         if loss is not None and not math.isfinite(loss):
@@ -122,7 +123,7 @@ class NWDARecorder:
             move,
             integrated_norm=self._cut(round) + move.server_update_norm,
             evaluated=None,
-            evaluation=Evaluation(accuracy, loss),
+            evaluation=Evaluation(accuracy, loss) if is_tested else None,
             seconds=Seconds(),
         )
         self._file.append(record)

@@ -47,6 +47,16 @@ def test_recorder_round_by_hand(record: Any) -> None:
     assert (line["round"], line["test_acc"], line["test_loss"]) == (2, 0.5, 2.0)
 
 
+def test_recorder_marks_the_rounds_that_were_tested(tmp_path: Path, record: Any) -> None:
+    """The final value is that of round 3; of a round 5 with a loss that is not finite it is NaN."""
+    for number in (1, 2, 3, 4):
+        lines = record(number, test_acc=0.75 if number == 3 else None)
+    assert [line["tested"] for line in lines] == [False, False, True, False]
+    assert fp.summary(fp.read_runs(tmp_path))["final"].item() == 0.75
+    assert record(5, test_loss=math.inf)[-1]["tested"]
+    assert math.isnan(fp.summary(fp.read_runs(tmp_path))["final"].item())
+
+
 def test_recorder_counts_parameters_once(record: Any) -> None:
     w_t = dict.fromkeys(("encoder.weight", "decoder.weight"), torch.zeros(2))
     w_t |= {"bn.running_mean": torch.zeros(2), "bn.num_batches_tracked": torch.tensor(0)}
