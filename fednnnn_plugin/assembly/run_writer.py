@@ -17,7 +17,7 @@ from fednnnn_plugin.rounds.client_vectors import MethodState
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.groups import Widths, keep_widths, width_in
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
-from fednnnn_plugin.run_folder.checkpoint import CheckpointFolder
+from fednnnn_plugin.run_folder.checkpoint import load_checkpoint, save_checkpoint
 from fednnnn_plugin.run_folder.folder import RunFolder, checkpoints_in, round_of
 from fednnnn_plugin.run_folder.provenance import commit, versions
 from fednnnn_plugin.run_folder.records import MetricsFile, Summary
@@ -47,17 +47,16 @@ class RunWriter:
         self._tied, self._metadata = aliases(inputs.model), model_metadata(inputs.data)
         self._federation, self._folder = federation, folder
         self._metrics, self._tables = MetricsFile(folder.metrics), ResultTables(folder.path)
-        self._checkpoints = CheckpointFolder(folder.checkpoints)
         self._saved = 0
         self._summary: Summary | None = None  # that is in the folder
         self._widths: Widths = {}  # that are in the folder
 
     def restore(self) -> None:
         """Take the state from the newest whole checkpoint; nothing is written."""
-        federation, path = self._federation, self._checkpoints.path
+        federation, path = self._federation, self._folder.checkpoints
         self._tables.check(RESUME)
         recorded = self._metrics.rounds()
-        checkpoint = self._checkpoints.load(recorded, federation.vectors.check)
+        checkpoint = load_checkpoint(path, recorded, federation.vectors.check)
         if checkpoint is None and self._folder.summary.exists():
             raise begin_anew(f"{path}: no whole checkpoint of the {recorded} rounds that are done")
         if checkpoint is None:
@@ -172,6 +171,6 @@ class RunWriter:
         write_atomically(self._folder.model, content)
         federation.vectors.files.sync()
         state = federation.server.state_dict(train_state.server) | train_state.method.state_dict()
-        self._checkpoints.save(state, train_state.round)
+        save_checkpoint(self._folder.checkpoints, state, train_state.round)
         self._write_summary()
         self._saved = train_state.round

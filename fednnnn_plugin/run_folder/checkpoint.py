@@ -31,57 +31,53 @@ class Checkpoint(NamedTuple):
     server: dict[str, Tensor]
 
 
-class CheckpointFolder:
-    """Keeps the newest two checkpoints; each file's name holds the digest of its content."""
+def save_checkpoint(folder: Path, server: Mapping[str, Tensor], number: int) -> None:
+    """Write a round's checkpoint, then drop all but it and the newest of earlier rounds.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Later ones are of a run that was resumed from before them. The name of the file holds the digest
+    of its content.
+    """
+    folder.mkdir(exist_ok=True)
+    content = safetensors.torch.save(
+        {name: tensor.detach().contiguous().cpu() for name, tensor in server.items()}
+    )
+    new = folder / f"round-{number:06d}-{_digest(content)}.safetensors"
+    write_atomically(new, content)
+    others = [path for path in checkpoints_in(folder) if path != new]
+    earlier = [path for path in others if round_of(path) < number]
+    for path in others:
+        if path not in earlier[: _KEPT - 1]:
+            path.unlink()
 
-    def save(self, server: Mapping[str, Tensor], number: int) -> None:
-        """Write a round's checkpoint, then drop all but it and the newest of earlier rounds.
 
-        Later ones are of a run that was resumed from before them.
-        """
-        self.path.mkdir(exist_ok=True)
-        content = safetensors.torch.save(
-            {name: tensor.detach().contiguous().cpu() for name, tensor in server.items()}
+def load_checkpoint(folder: Path, recorded: int, check: Check | None = None) -> Checkpoint | None:
+    """Return the newest checkpoint that is whole and on record; warn of others.
+
+    ``recorded`` is how many rounds the metrics hold, from the first one on. Where there are only
+    checkpoints of later rounds, the metrics are damaged: the run is not started over.
+    """
+    there = checkpoints_in(folder)
+    late = [path for path in there if round_of(path) > recorded]
+    if late:
+        _warn(late, f"metrics.jsonl holds only {recorded} whole rounds")
+    found = None
+    damaged: dict[Path, str] = {}
+    for path in there[len(late) :]:
+        try:
+            found = _read(path, check)
+            break
+        except (OSError, ValueError, SafetensorError) as error:
+            damaged[path] = str(error)  # its frames have the tensors
+    if damaged:
+        why = next(iter(damaged.values()))
+        _warn([*damaged], f"damaged checkpoint, trying the one before: {why}")
+    if late and found is None:
+        raise UserError(
+            RESUME,
+            f"{folder.parent / 'metrics.jsonl'}: line {recorded + 1} is damaged or missing",
+            f"mend it, or begin anew with {OVERWRITE}",
         )
-        new = self.path / f"round-{number:06d}-{_digest(content)}.safetensors"
-        write_atomically(new, content)
-        others = [path for path in checkpoints_in(self.path) if path != new]
-        earlier = [path for path in others if round_of(path) < number]
-        for path in others:
-            if path not in earlier[: _KEPT - 1]:
-                path.unlink()
-
-    def load(self, recorded: int, check: Check | None = None) -> Checkpoint | None:
-        """Return the newest checkpoint that is whole and on record; warn of others.
-
-        ``recorded`` is how many rounds the metrics hold, from the first one on. Where there are
-        only checkpoints of later rounds, the metrics are damaged: the run is not started over.
-        """
-        there = checkpoints_in(self.path)
-        late = [path for path in there if round_of(path) > recorded]
-        if late:
-            _warn(late, f"metrics.jsonl holds only {recorded} whole rounds")
-        found = None
-        damaged: dict[Path, str] = {}
-        for path in there[len(late) :]:
-            try:
-                found = _read(path, check)
-                break
-            except (OSError, ValueError, SafetensorError) as error:
-                damaged[path] = str(error)  # its frames have the tensors
-        if damaged:
-            why = next(iter(damaged.values()))
-            _warn([*damaged], f"damaged checkpoint, trying the one before: {why}")
-        if late and found is None:
-            raise UserError(
-                RESUME,
-                f"{self.path.parent / 'metrics.jsonl'}: line {recorded + 1} is damaged or missing",
-                f"mend it, or begin anew with {OVERWRITE}",
-            )
-        return found
+    return found
 
 
 def _warn(passed_over: list[Path], why: str) -> None:

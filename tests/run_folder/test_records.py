@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.quantities import NOT_ALWAYS, NUMBERS, LayerRecord, columns, read_record
-from fednnnn_plugin.run_folder.checkpoint import CheckpointFolder
+from fednnnn_plugin.run_folder.checkpoint import load_checkpoint, save_checkpoint
 from fednnnn_plugin.run_folder.records import MetricsFile
 
 from .test_round_watch import USUAL
@@ -98,45 +98,44 @@ def server(number: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> CheckpointFolder:
+def folder(tmp_path: Path) -> Path:
     """Holds the checkpoints of rounds 1 and 2."""
-    checkpoints = CheckpointFolder(tmp_path / "checkpoint")
     for number in (1, 2):
-        checkpoints.save(server(number), number)
-    return checkpoints
+        save_checkpoint(tmp_path / "checkpoint", server(number), number)
+    return tmp_path / "checkpoint"
 
 
-def loaded(folder: CheckpointFolder, recorded: int = MANY) -> int:
+def loaded(folder: Path, recorded: int = MANY) -> int:
     """The round of the checkpoint that is loaded, which is as it was saved."""
-    checkpoint = folder.load(recorded)
+    checkpoint = load_checkpoint(folder, recorded)
     torch.testing.assert_close(checkpoint.server, server(checkpoint.round), rtol=0, atol=0)
     return checkpoint.round
 
 
-def test_checkpoints_of_the_newest_two_rounds_are_kept(folder: CheckpointFolder) -> None:
+def test_checkpoints_of_the_newest_two_rounds_are_kept(folder: Path) -> None:
     """Those are of a run that was cut back; they must not come after the one that goes on."""
-    (folder.path / "round-000009.safetensors").write_text("mine")
+    (folder / "round-000009.safetensors").write_text("mine")
     for number, left in ((5, [2, 5]), (1_000_000, [5, 1_000_000]), (3, [3]), (4, [3, 4])):
-        folder.save(server(number), number)
+        save_checkpoint(folder, server(number), number)
         assert loaded(folder) == number
-        names = [path.name.split("-")[1] for path in folder.path.glob("round-*-*")]
+        names = [path.name.split("-")[1] for path in folder.glob("round-*-*")]
         assert sorted(map(int, names)) == left
-    assert (folder.path / "round-000009.safetensors").read_text() == "mine"
+    assert (folder / "round-000009.safetensors").read_text() == "mine"
 
 
-def test_checkpoint_beyond_the_record_is_passed_over(folder: CheckpointFolder) -> None:
+def test_checkpoint_beyond_the_record_is_passed_over(folder: Path) -> None:
     assert [loaded(folder, 2), loaded(folder, 1)] == [2, 1]
     with pytest.raises(UserError, match=r"metrics\.jsonl: line 1 is damaged or missing"):
-        folder.load(0)
+        load_checkpoint(folder, 0)
 
 
 @in_one_folder
 @given(start=st.integers(0, 200), length=st.integers(0, 200), new=st.binary(max_size=60))
 @example(start=-2, length=0, new=b"77")  # other numbers
 def test_checkpoint_with_any_damage_is_passed_over(
-    folder: CheckpointFolder, start: int, length: int, new: bytes
+    folder: Path, start: int, length: int, new: bytes
 ) -> None:
-    newest = max(folder.path.iterdir())
+    newest = max(folder.iterdir())
     content = newest.read_bytes()
     changed = content[:start] + new + (content[start + length :] if start >= 0 else b"")
     digest = hashlib.blake2b(changed, digest_size=16).hexdigest()
@@ -145,7 +144,7 @@ def test_checkpoint_with_any_damage_is_passed_over(
     try:
         assert loaded(folder) == (2 if changed == content else 1)
         newest.rename(under_its_own)
-        folder.load(MANY)  # a result, or damaged
+        load_checkpoint(folder, MANY)  # a result, or damaged
     finally:
         under_its_own.unlink()
         newest.write_bytes(content)
