@@ -194,7 +194,6 @@ def _studies(paths: Sequence[Path], warnings: list[str]) -> list[Study]:
     for folder in dict.fromkeys(path.resolve() for path in found if is_study(path)):
         try:
             studies.append(read_study(folder))
-            warnings += studies[-1].warnings
         except UserError as error:
             warnings.append(str(error))
     return studies

@@ -26,6 +26,7 @@ NAMES = {
     "final_loss": "final validation loss",
     "worst_10": "final accuracy of the worst 10 % of clients",
 }
+_NO_TRIAL = "No trial has finished yet."
 # A grid that spans this ratio is laid out in equal ratios, not in equal steps.
 WIDE_GRID = 30.0
 WRITTEN_CELLS = 12  # along a side; a larger grid gets a colour bar
@@ -81,7 +82,7 @@ def headline(study: Study) -> str:
         for step in study.plan.steps
         if (best := study.best(step)) is not None
     ]
-    return f"Best: {'; '.join(parts)}." if parts else _none(study)
+    return f"Best: {'; '.join(parts)}." if parts else _NO_TRIAL
 
 
 def _heat_map(
@@ -145,7 +146,7 @@ def _line(
 def _caption(study: Study, step: Step) -> str:
     """Where the best lies, whether the grid is too narrow, what ran, and what judged it."""
     best = study.best(step)
-    said = _none(study)
+    said = _NO_TRIAL
     if best is not None:
         so_far = " so far" * (len(study.of(step)) < len(step))
         said = f"Best{so_far}, marked: {_at(step, best)}, {_shown(study, best['value'])}."
@@ -159,10 +160,6 @@ def _caption(study: Study, step: Step) -> str:
         f"{said}{others} {study.counts([step])}; {step.rounds} rounds each. They were judged on "
         f"{share} of the training samples, held out{seeds}; no test sample was seen."
     )
-
-
-def _none(study: Study) -> str:
-    return study.warnings[0] if study.warnings else "No trial has finished yet."
 
 
 def _shown(study: Study, value: float) -> str:

@@ -103,7 +103,7 @@ class Plan(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """A search, whether it runs still or has ended; ``warnings`` are of its ``trials.csv``.
+    """A search, whether it runs still or has ended.
 
     ``trials`` has a row for each trial that ended, in the order of the grid: ``COLUMNS``, and a
     column for each key of the plan. ``value``, the metric, is NaN unless the trial finished.
@@ -112,7 +112,6 @@ class Study:
     folder: Path
     plan: Plan
     trials: pd.DataFrame
-    warnings: tuple[str, ...] = ()
 
     def of(self, step: Step) -> pd.DataFrame:
         """The trials of a step that ended."""
@@ -149,24 +148,22 @@ def is_study(folder: Path) -> bool:
 
 
 def read_study(folder: Path) -> Study:
-    """Read a study folder; what is wrong with ``trials.csv`` is a warning."""
+    """Read a study folder; a ``UserError`` where its plan or its ``trials.csv`` is damaged."""
     plan, path = read_plan(folder), folder / TRIALS
     types: Any = dict.fromkeys([*COLUMNS, *plan.keys], str)
     types |= dict.fromkeys(["value", *MEASURED, *plan.keys], float)
-    table, warnings = pd.DataFrame(columns=[*types]).astype(types), []
+    table = pd.DataFrame(columns=[*types]).astype(types)
     try:
         if path.exists():
-            content = read_regular(path, MAX_BYTES)
-            table = read_typed_csv(content, types, encoding_errors="replace")
+            table = read_typed_csv(read_regular(path, MAX_BYTES), types)
     except (OSError, ValueError) as error:
-        warnings.append(f"{path}: cannot be read: {reason(error)}")
+        raise UserError(path, f"cannot be read: {reason(error)}") from None
     table["value"] = table["value"].where(table["state"] == "finished")
     place = ["step", *plan.keys]
-    trials = table.drop(columns="method").drop_duplicates(place)
-    trials = _points(plan).merge(trials, on=place)[[*types]]  # in the order of the grids
-    if lost := len(table) - len(trials):
-        warnings.append(f"{path}: left out {lost} of {len(table)} lines: no trials of the study")
-    return Study(folder, plan, trials, tuple(warnings))
+    trials = _points(plan).merge(table.drop(columns="method"), on=place)  # in the grids' order
+    if len(trials) < len(table) or table.duplicated(place).any():
+        raise UserError(path, "damaged: not every line is one trial of the study")
+    return Study(folder, plan, trials[[*types]])
 
 
 def read_plan(folder: Path) -> Plan:

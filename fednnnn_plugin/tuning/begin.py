@@ -18,7 +18,7 @@ from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.recipe import Recipe, differences
 from fednnnn_plugin.recipe.data_spec import data_spec
-from fednnnn_plugin.reporting.study import Plan, is_study, read_study
+from fednnnn_plugin.reporting.study import Plan, is_study, read_plan, read_study
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.seeds import isolated_generators
@@ -72,8 +72,8 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
 
 def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     """Refuse to continue with another recipe, other settings, code or data than the study's."""
-    study = read_study(folder.path)
-    stored = options_of(study.plan).planned
+    plan = read_plan(folder.path)
+    stored = options_of(plan).planned
     changed = differences(folder.load([]), load([]))
     changed |= {key: (stored.get(key), value) for key, value in given.planned.items()}
     differing = [
@@ -83,9 +83,13 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     ]
     if differing:
         raise UserErrors(differing)
-    for step in study.plan.steps:
+    try:
+        study = read_study(folder.path)
+    except UserError:  # the search writes trials.csv anew, from Optuna's journal
+        return
+    for step in plan.steps:
         if best := study.chosen(step):
-            for name in study.plan.run_folders:
+            for name in plan.run_folders:
                 check_trial(folder, folder.trial(step, best) / name)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,7 +12,7 @@ from fednnnn_plugin.reporting.build import build_report
 from fednnnn_plugin.reporting.search_figures import headline, search_figures
 from fednnnn_plugin.reporting.study import is_study, read_study
 
-from .conftest import HEAD, OWN, PLAN, RATE, STEPS, write_study
+from .conftest import HEAD, OWN, PLAN, RATE, STEPS, bare, write_study
 
 
 def test_study_by_hand(tmp_path: Path) -> None:
@@ -25,7 +26,6 @@ def test_study_by_hand(tmp_path: Path) -> None:
     )
     study = read_study(folder)
     assert is_study(tmp_path)
-    assert study.warnings == ()
     assert study.plan.keys == ["learning_rate", "beta", "gamma"]
     assert list(study.trials["learning_rate"][:2]) == [0.05, 0.1]  # the order of the grid
     assert list(study.trials["beta"][2:]) == [0.5, 0.5, 0.6]
@@ -40,43 +40,38 @@ def test_study_by_hand(tmp_path: Path) -> None:
     assert "final validation loss 2.5000)" in headline(by_loss)
     below_zero = (RATE.format(0.5, 0.05), RATE.format(-1.5, 0.1))
     by_loss = read_study(write_study(tmp_path, *below_zero, metric="final_loss"))
-    assert (by_loss.warnings, by_loss.chosen(rate)) == ((), {"learning_rate": 0.1})
+    assert by_loss.chosen(rate) == {"learning_rate": 0.1}
     values = [0.31622776601683794, 0.30000000000000004, 0.13436424411240122]  # to the last bit
     step = STEPS[0] | {"grid": {"learning_rate": values}}
     folder = write_study(tmp_path, *(RATE.format(0.5, value) for value in values), steps=[step])
     assert list(read_study(folder).trials["learning_rate"]) == values
 
 
-def test_study_leaves_out_wrong_lines(tmp_path: Path) -> None:
-    wrong = (
+RIGHT = RATE.format(0.8, 0.05)
+CONTENTS = [b"", b"a,b\n1,2\n", b'"unclosed', b"a\n1,2,3", b"\xff\0", None]
+CONTENTS += [
+    "\n".join([HEAD, RIGHT, wrong]).encode()
+    for wrong in (
         RATE.format(0.9, 0.3),  # not of the grid
         RATE.format(0.9, 0.05),  # a second time
         "eta,Pap",
     )
-    right = RATE.format(0.8, 0.05), OWN.format(0.7, 0.5, 0.8)
-    study = read_study(write_study(tmp_path, right[0], *wrong, right[1]))
-    assert list(study.trials["value"]) == [0.8, 0.7]
-    (warning,) = study.warnings
-    assert warning.startswith(f"{tmp_path / 'trials.csv'}: left out 3 of 5 lines")
-    folder = write_study(tmp_path, wrong[0], wrong[2])  # whose figures are empty
-    (warning,) = build_report([folder], tmp_path / "out").warnings
-    assert "left out 2 of 2 lines" in warning
+]
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"a,b\n1,2\n", b'"unclosed', b"a\n1,2,3", b"\xff\0", None]
-)
-def test_study_warns_of_an_unreadable_table(tmp_path: Path, content: bytes | None) -> None:
-    path = write_study(tmp_path / "study") / "trials.csv"
+@pytest.mark.parametrize("content", CONTENTS)
+def test_study_with_a_damaged_table_is_refused(
+    make_run: Any, tmp_path: Path, content: bytes | None
+) -> None:
+    """A report has what else there is."""
+    path = write_study(tmp_path / "study", RIGHT) / "trials.csv"
     path.unlink()
     assert "No trial has finished yet." in headline(read_study(path.parent))  # it has just begun
     path.mkdir() if content is None else path.write_bytes(content)
-    study = read_study(path.parent)
-    assert len(study.trials) == 0
-    (warning,) = study.warnings
-    assert headline(study) == warning
-    assert warning.startswith(f"{path}: cannot be read")
-    assert "\n" not in warning
+    with pytest.raises(fp.UserError, match=r"^[^\n]*trials\.csv: [^\n]*$") as refused:
+        read_study(path.parent)
+    folders = [make_run("FedNNNN", change=bare), path.parent]
+    assert build_report(folders, tmp_path / "out").warnings == (str(refused.value),)
 
 
 WRONG = (

@@ -107,6 +107,15 @@ def test_study_at_home_of_an_oddly_named_recipe(
     assert load_recipe(tmp_path / "study" / "best.yaml").rule_settings["beta"] == 0.7
 
 
+def test_resumed_study_mends_its_table(tmp_path: Path) -> None:
+    assert tune(tmp_path, "--grid=beta=0.7", "--rounds=1").exit_code == 0
+    table = tmp_path / "study" / "trials.csv"
+    content = table.read_text()
+    table.write_text(content.partition("\n")[2])
+    assert tune(tmp_path, "--resume").exit_code == 0
+    assert table.read_text() == content
+
+
 def test_search_by_a_recipes_first_metric(tmp_path: Path) -> None:
     (tmp_path / "first_metric.py").write_text(
         "def top(outputs, targets):\n"
