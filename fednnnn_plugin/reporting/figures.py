@@ -11,13 +11,12 @@ hold below our style, whatever a ``matplotlibrc`` says. A wrong argument is a ``
 
 from __future__ import annotations
 
-import math
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from typing_extensions import Unpack
 
 from fednnnn_plugin.data import class_counts
 from fednnnn_plugin.errors import check_known
@@ -29,9 +28,6 @@ from fednnnn_plugin.reporting import split_figures as splits
 from fednnnn_plugin.reporting.conditions import judged
 from fednnnn_plugin.reporting.curves import Lines, curves, name_lines, of_lines, titled
 from fednnnn_plugin.reporting.runs import SECONDS, layers, own_metrics
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = [
     "STYLE",
@@ -154,35 +150,29 @@ def agreement(
 
     ``layer`` is a module, such as ``fc3``, or None for the whole model.
 
-    The dotted mark is √(Σ α² ‖Δ‖²)/E, as recorded. For records without it, and clients of equal
-    weight, it is 1/√m, which is right if all updates have the same length.
+    The dotted mark is √(Σ α² ‖Δ‖²)/E, as recorded. For layers and records without it, and clients
+    of equal weight, it is 1/√m, which is right if all updates have the same length.
     """
-    ax, colors = style.axes(ax), style.looks(runs, how["palette"])
-    of = _prefix(runs, layer)
+    ax, colors, of = style.axes(ax), style.looks(runs, how["palette"]), _prefix(runs, layer)
     moved = runs[f"{of}mean_client_norm"].where(runs[f"{of}mean_client_norm"] > 0.0)
-    ratio = runs.assign(ratio=runs[f"{of}mean_update_norm"] / moved)
-    unknown = pd.Series(math.nan, runs.index)  # a layer's is on no record
-    ratio["mark"] = runs.get("orthogonal_norm" if layer is None else "", unknown) / moved
+    uneven = runs.get("client_weighting", pd.Series("", runs.index)) == "samples"
+    clients = runs["clients"].astype(float)
+    mark = (1.0 / np.sqrt(clients)).mask(uneven | (clients < 2.0))
+    if layer is None:  # a layer's is on no record
+        mark = (runs["orthogonal_norm"] / moved).fillna(mark)
+    ratio = runs.assign(ratio=runs[f"{of}mean_update_norm"] / moved, mark=mark.where(moved > 0.0))
     unnamed: Lines = {**how, "names": False, "legend": False}
     curves(ratio, ax, "ratio", "N/E", scales.log_axis, unnamed)
-    marks = {"1: clients agree": 1.0} if ratio["ratio"].notna().any() else {}
-    recorded = ratio.dropna(subset=["mark"])
-    names = [str(label) for label in recorded["label"].unique()]
-    for label, line in recorded.groupby("label", sort=False):
+    agree, orthogonal = "1: clients agree", "dotted: orthogonal"
+    marked = ratio.dropna(subset=["mark"]).groupby("label", sort=False)
+    for place, (label, line) in enumerate(marked):
         curve = line.groupby("round")["mark"].mean()
         own = style.REFERENCE_LOOK | {"color": colors[label]["color"], "alpha": 0.7}
-        of_all = "dotted: orthogonal" if label == names[-1] else "_orthogonal"
-        ax.plot(curve.index, curve, label=of_all, **own)
-    if marks and recorded.empty:
-        uniform = runs[runs.get("client_weighting", pd.Series("", runs.index)) != "samples"]
-        cohorts = pd.Series(uniform.get("client_num_per_round", []), dtype=object).unique()
-        sizes = np.sort(pd.to_numeric(cohorts, errors="coerce"))
-        marks |= {f"1/√{m:g}: orthogonal, equal length": 1 / np.sqrt(m) for m in sizes if m > 1}
-    for name, value in marks.items():
-        ax.axhline(value, label=name, **style.REFERENCE_LOOK)
+        ax.plot(curve.index, curve, label="_orthogonal" if place else orthogonal, **own)
+    if ratio["ratio"].notna().any():
+        ax.axhline(1.0, label=agree, **style.REFERENCE_LOOK)
     scales.log_axis(ax)
-    dotted = dict.fromkeys([*marks, "dotted: orthogonal"], style.REFERENCE_LOOK)
-    name_lines(ax, colors | dotted, how)
+    name_lines(ax, colors | dict.fromkeys((agree, orthogonal), style.REFERENCE_LOOK), how)
     return ax
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from typing_extensions import Unpack
 
 from fednnnn_plugin.reporting import scales, style
 from fednnnn_plugin.reporting.curves import Lines, curves, name_lines, of_lines, titled
 from fednnnn_plugin.reporting.result_tables import results_of
 from fednnnn_plugin.run_folder.results import CLASSES, CLIENTS
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _TENTHS = ("client_low", "client_middle", "client_high")
 _NAMED = 12  # classes whose names fit below an axis

@@ -140,9 +140,11 @@ def test_accuracy_by_seconds_never_goes_back(runs: pd.DataFrame, make_run) -> No
 def test_agreement_marks_orthogonal_updates(runs: pd.DataFrame) -> None:
     """1/√m holds for updates of one length only, so not under a power law."""
     ax = fig.agreement(runs)
-    levels = {float(line.get_ydata()[0]) for line in ax.lines if len(line.get_ydata()) == 2}
-    assert levels == {1.0, 0.1}
-    assert "1/√100: orthogonal, equal length" in names(ax)
+    marks = [line for line in ax.lines if "orthogonal" in line.get_label()]
+    assert [set(mark.get_ydata()) for mark in marks] == [{0.1}, {0.1}]  # 100 clients
+    assert names(ax) == {"FedAvg", "FedNNNN", "1: clients agree", "dotted: orthogonal"}
+    of_layer = {line.get_label() for line in fig.agreement(runs, layer="fc2").lines}
+    assert "dotted: orthogonal" in of_layer
     ours = runs["method"] == "FedNNNN"
     ax = fig.agreement(runs[ours].assign(client_weighting="samples"))
     assert names(ax) == {"FedNNNN", "1: clients agree"}
