@@ -17,7 +17,7 @@ from fednnnn_plugin.errors import UserError, check_known, shown
 from fednnnn_plugin.reporting.arguments import HUE, checked_names
 from fednnnn_plugin.reporting.runs import (
     ARRANGED,
-    FINGERPRINTS,
+    FINGERPRINT_SUFFIX,
     IDENTITY,
     OWN_SPLIT,
     PARTITION,
@@ -40,7 +40,6 @@ SYMBOLS |= {"partition_alpha": "α", "validation_fraction": "held out", "batch_s
 SYMBOLS |= {"beta": "β", "gamma": "γ", "prox_mu": "μ", "learning_rate": "η", "weight_decay": "λ"}
 SYMBOLS |= {"server_lr": "server η", "server_beta1": "β1", "server_beta2": "β2"}
 SYMBOLS |= {"max_client_norm": "clipped to", "federated_optimizer": "is"}
-SYMBOLS |= {column: column.replace("_", " ") for column in FINGERPRINTS}
 SYMBOLS |= {"server_tau": "τ", "fedexp_epsilon": "ε"}
 # Which data is partitioned how, and judged on what: no method is ranked across these settings.
 _DATA = (
@@ -265,6 +264,7 @@ def _named(heads: pd.DataFrame, keys: Sequence[str]) -> pd.Series[str]:
 
 def _values(heads: pd.DataFrame, keys: Sequence[str]) -> pd.Series[str]:
     """For each run its values of these columns, with their names."""
-    names = ["" if key in _UNNAMED else f"{SYMBOLS.get(key, key)} " for key in keys]
+    words = {key: key.replace(FINGERPRINT_SUFFIX, " fingerprint") for key in keys}
+    names = ["" if key in _UNNAMED else f"{SYMBOLS.get(key, words[key])} " for key in keys]
     texts = [name + heads[key].map(value_text) for name, key in zip(names, keys, strict=True)]
     return texts[0].str.cat(texts[1:], sep=", ")

@@ -24,8 +24,8 @@ def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     - of the run: ``run``, ``data`` and ``condition`` as in the report, ``folder``, ``finished``,
       ``stopped`` (why, of one that ended before its last round by its recipe's ``stop``),
       ``method`` (as the paper writes it; the folder's name if there is no ``recipe.yaml``),
-      ``seed``, ``device`` and ``commit`` (of a finished run), ``metric`` (the recipe's first),
-      ``lower_is_better`` and ``frequency_of_the_test``;
+      ``seed``, ``device`` and ``commit`` (of a finished run), ``metric`` (the recipe's first) and
+      ``lower_is_better``;
     - its settings: ``settings`` has the names of the columns that follow: settings by their recipe
       key (``dataset``, ``beta``, ...), counts as ``Int64`` and switches as ``boolean``, and
       ``model_fingerprint``, ``data_fingerprint`` and so on, the digests of custom objects;

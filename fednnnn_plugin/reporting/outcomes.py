@@ -102,14 +102,8 @@ def _with_values(line: pd.DataFrame) -> pd.DataFrame:
 def _final_values(runs: pd.DataFrame) -> pd.Series[float]:
     """By run, the ``value`` of the last round that was tested; NaN where that is not finite.
 
-    A round was tested if its record says so. One of an older version does not: it was if a number
-    of its test is on record, or if the recipe says so: with ``frequency_of_the_test`` n, rounds 1,
-    n + 1, 2n + 1, ... and the last.
+    A round was tested if its record says so, or has a number of a test.
     """
     numbers = runs.columns.intersection(["test_acc", "test_loss", *own_metrics(runs)])
-    due = (runs["round"] - 1) % runs["frequency_of_the_test"].astype(float) == 0.0
-    due |= runs["round"] == pd.to_numeric(runs.get("comm_round", math.nan), errors="coerce")
-    if "tested" in runs:
-        due = runs["tested"].astype("boolean").fillna(due)
-    tested = runs[runs[numbers].notna().any(axis=1) | due.fillna(value=False).astype(bool)]
-    return tested.drop_duplicates("run", keep="last").set_index("run")["value"]
+    tested = runs["tested"].fillna(value=False).astype(bool) | runs[numbers].notna().any(axis=1)
+    return runs[tested].drop_duplicates("run", keep="last").set_index("run")["value"]

@@ -22,12 +22,9 @@ from fednnnn_plugin.reporting.typed_csv import MAX_BYTES
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
 RECIPE, SUMMARY, FINGERPRINT = "recipe.yaml", "summary.json", "fingerprint.json"
 DIRECTIONS = "metric_directions.json"
-#: Columns with the digests of custom objects.
-_OWN = (
-    *("model", "data", "split", "rule", "trainer", "sampler", "client_method", "loss"),
-    *("optimizer", "metrics", "schedule", "availability", "transform"),
-)
-FINGERPRINTS = tuple(f"{own}_fingerprint" for own in _OWN)
+# What a fingerprint has beside the digests of custom objects.
+_NOT_OWN = ("versions", "device", "data_set")
+FINGERPRINT_SUFFIX = "_fingerprint"  # of the columns with these digests
 DISPLAY_NAMES = {"PaperFedAvg": "FedAvg", "PaperFedProx": "FedProx", "NormNorm": "Norm-Norm"}
 DISPLAY_NAMES |= {"fedprox": "FedProx", "scaffold": "SCAFFOLD", "feddyn": "FedDyn"}
 DISPLAY_NAMES |= {"fedsam": "FedSAM", "fedcm": "FedCM", "fednova": "FedNova"}
@@ -37,9 +34,9 @@ _NAMED = ("layers.", "test_metrics.", "served_test_metrics.")
 ARRANGED = ["data", "partition", "condition", "label", "shade"]
 IDENTITY = [
     *("run", "folder", "finished", "stopped", "method", "seed", "device", "commit"),
-    *("metric", "lower_is_better", "frequency_of_the_test", "settings"),
+    *("metric", "lower_is_better", "settings"),
 ]
-_TAKEN = {*IDENTITY, "evaluated", "holdout", *NUMBERS, *ARRANGED, *FINGERPRINTS}
+_TAKEN = {*IDENTITY, "evaluated", "holdout", *NUMBERS, *ARRANGED}
 _LARGEST = 1e100  # of a number that can be drawn
 _LONGEST_SETTING = 60  # characters of a list or mapping; a longer one ends with a digest
 #: The settings of a partition, beside its method and the sizes.
@@ -166,9 +163,9 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
     is_planned_longer = isinstance(planned, int | float) and planned > last
     stopped = _scalar(summary.get("stopped")) if summary.get("rounds") == last else None
     of_clients = settings.get("client_method")
-    frequency = _scalar(validation.get("frequency_of_the_test"))
-    metric, higher_is_better = _first_metric(validation), directions.get("higher_is_better")
-    began = higher_is_better.get(metric) if isinstance(higher_is_better, dict) else None
+    higher_is_better = directions.get("higher_is_better")
+    metrics = higher_is_better if isinstance(higher_is_better, dict) else {}
+    metric = next(iter(metrics), None)  # the recipe's first
     return {
         "run": name,
         "folder": printable(folder),
@@ -179,9 +176,8 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
         "device": _scalar(summary.get("device")),
         "commit": _scalar(summary.get("commit")),
-        "metric": printable(metric) or None,
-        "lower_is_better": summary.get("higher_is_better", began) is False,
-        "frequency_of_the_test": frequency if isinstance(frequency, int) else None,
+        "metric": None if metric is None else printable(metric),
+        "lower_is_better": metrics.get(metric) is False,
         "settings": "\n".join(settings),
     } | settings
 
@@ -195,7 +191,8 @@ def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
             own = printable(key)
             # An argument of a user's function may have any name.
             twice = named[key] > 1 and section != "train_args"
-            if twice or own in _TAKEN or own.startswith(_NAMED):
+            taken = own in _TAKEN or own.startswith(_NAMED) or own.endswith(FINGERPRINT_SUFFIX)
+            if twice or taken:
                 own = f"{section}.{own}"
             if key not in _NOT_COMPUTED:
                 settings[own] = _scalar(value)
@@ -208,20 +205,14 @@ def _label(sections: Mapping[str, Any]) -> str | None:
     return printable(label) if isinstance(label, str) and label else None
 
 
-def _first_metric(validation: Mapping[str, Any]) -> str:
-    """The name of a recipe's first metric, of ``module:function`` the function; else empty."""
-    metrics = validation.get("metrics")
-    first = metrics[0] if isinstance(metrics, list) and metrics else None
-    return first.rpartition(":")[2] if isinstance(first, str) else ""
-
-
 def _fingerprints(stored: Mapping[str, Any]) -> dict[str, str]:
     """A short digest of each custom object, without what follows from the seed."""
     found = {}
-    for own, column in zip(_OWN, FINGERPRINTS, strict=True):
-        if isinstance(parts := stored.get(own), dict) and parts:
+    for own, parts in stored.items():
+        if isinstance(parts, dict) and parts and own not in _NOT_OWN:
             fixed = repr(sorted(part for part in parts.items() if not part[0].startswith("drawn")))
-            found[column] = hashlib.blake2b(fixed.encode(), digest_size=4).hexdigest()
+            digest = hashlib.blake2b(fixed.encode(), digest_size=4).hexdigest()
+            found[f"{printable(own)}{FINGERPRINT_SUFFIX}"] = digest
     return found
 
 

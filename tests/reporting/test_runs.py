@@ -228,7 +228,7 @@ def test_report_imports_only_what_it_needs(make_run) -> None:
 
 
 FUNCTIONS = ("rule", "trainer", "sampler", "client_method", "loss", "optimizer", "metrics")
-FUNCTIONS += ("schedule", "availability", "transform")
+FUNCTIONS += ("schedule", "availability", "transform", "tester", "of a later version")
 ONE = {"model": {"code": "a", "drawn_weights": "w"}}
 
 
@@ -238,6 +238,7 @@ ONE = {"model": {"code": "a", "drawn_weights": "w"}}
         ({"model": {"code": "a", "drawn_weights": "other"}}, False),
         ({"model": {"code": "b", "drawn_weights": "w"}}, True),
         ({"model": {"code": "a", "weights": "w"}}, True),
+        *((ONE | {of: {"code": "t"}}, False) for of in ("versions", "device", "data_set")),
         *((ONE | {of: {"code": "t"}}, True) for of in ("data", "split", *FUNCTIONS)),
         (None, True),  # of a version without them
     ],

@@ -24,8 +24,14 @@ def table_of(folder: Path) -> Table:
     return tables.accuracy(arrange(fp.read_runs(folder)))
 
 
+def directed(folder: Path, **higher_is_better: bool) -> None:
+    """Give a run the metrics of its recipe, of each whether higher is better."""
+    text = json.dumps({"higher_is_better": higher_is_better})
+    (folder / "metric_directions.json").write_text(text)
+
+
 def every_tenth(line: dict) -> None:
-    """As under ``frequency_of_the_test: 10``."""
+    """Test every tenth round."""
     line.update(test_acc=None if line["round"] % 10 else line["test_acc"])
 
 
@@ -276,10 +282,7 @@ def test_latex_compiles(make_run, tmp_path: Path) -> None:
 def test_first_metric_judges(make_run, lower: bool) -> None:
     for method in ("PaperFedAvg", "FedNNNN"):
         folder = make_run(method, comm_round=3)
-        with (folder / "recipe.yaml").open("a") as recipe:
-            recipe.write("validation_args: {metrics: ['mine:own', second]}\n")
-        summary = {"rounds": 3, "metric": "own", "higher_is_better": not lower}
-        (folder / "summary.json").write_text(json.dumps(summary))
+        directed(folder, own=not lower, second=True)
     measured = {"own": [0.5, 0.25, 0.75, 0.5, 0.125, 0.25], "second": 1.0}
     read = fp.read_runs(folder.parent)
     runs = arrange(read.assign(**{f"test_metrics.{name}": of for name, of in measured.items()}))
@@ -312,8 +315,7 @@ def test_seeds_are_judged_by_one_quantity(make_run) -> None:
 
 
 def test_recipes_with_other_first_metrics_are_other_lines(make_run) -> None:
-    with (make_run("FedNNNN") / "recipe.yaml").open("a") as recipe:
-        recipe.write("validation_args: {metrics: [f1_macro]}\n")
+    directed(make_run("FedNNNN"), f1_macro=True)
     runs = fp.read_runs(make_run("FedNNNN", seed=1).parent)
     runs["test_metrics.f1_macro"] = runs["metric"].map({"f1_macro": 0.25})
     table = tables.accuracy(arrange(runs))
@@ -323,28 +325,19 @@ def test_recipes_with_other_first_metrics_are_other_lines(make_run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("every", "done", "final"),
-    [(1, 4, "–"), (2, 4, "60.00 (1)"), (2, 5, "–"), (3, 4, "–"), (None, 4, "60.00 (1)")],
+    ("tested", "final"), [((3,), "60.00 (1)"), ((3, 4), "–"), (None, "60.00 (1)")]
 )
-def test_final_value_is_the_last_rounds(make_run, every: int | None, done: int, final) -> None:
-    """Nothing is on record of the last round: not finite, or not tested there."""
+def test_final_value_is_of_the_last_tested_round(make_run, tested, final: str) -> None:
+    """Round 4 has no number: it was not tested, or none was finite. Older records do not say it."""
 
     def change(line: dict) -> None:
-        tested = line["round"] == 3
-        line.update(test_acc=0.6 if tested else None, test_loss=1.0 if tested else None)
+        line.update(test_acc=0.6 if line["round"] == 3 else None, test_loss=None)
+        line.update({} if tested is None else {"tested": line["round"] in tested})
 
-    folder = make_run("FedNNNN", comm_round=5, done=done, change=change)
-    (folder / "summary.json").unlink()
-    if every:
-        with (folder / "recipe.yaml").open("a") as recipe:
-            recipe.write(f"validation_args: {{frequency_of_the_test: {every}}}\n")
-    table = table_of(folder)
+    table = table_of(make_run("FedNNNN", change=change))
     assert (table.rows["best"][0], table.rows["final"][0]) == ("60.00 (1)", final)
     said = "digits non-IID, B FedNNNN: 1 of 1 seeds has no accuracy in the last round."
     assert (said in table.notes) == (final == "–")
-    # A federation that began again at round 20 of 100 tests rounds that no recipe tells.
-    recorded = fp.read_runs(folder).assign(tested=[number == 3 for number in range(1, done + 1)])
-    assert tables.accuracy(arrange(recorded)).rows["final"][0] == "60.00 (1)"
 
 
 @pytest.mark.parametrize(
@@ -371,15 +364,3 @@ def test_training_without_the_clients_test_parts_is_another_condition(make_run) 
     runs = fp.read_runs(make_run("FedNNNN", seed=3).parent)
     assert fp.summary(runs)["seeds"].tolist() == [2, 2]
     assert set(arrange(runs)["condition"]) == {"non-IID, B (holdout 0.2)", "non-IID, B (holdout –)"}
-
-
-@pytest.mark.parametrize("lower", [False, True])
-def test_direction_of_a_metric_of_a_run_that_goes_on(make_run, lower: bool) -> None:
-    folder = make_run("FedNNNN", comm_round=3, done=2)
-    with (folder / "recipe.yaml").open("a") as recipe:
-        recipe.write("validation_args: {metrics: [own]}\n")
-    (folder / "summary.json").unlink()
-    text = json.dumps({"higher_is_better": {"own": not lower}})
-    (folder / "metric_directions.json").write_text(text)
-    runs = fp.read_runs(folder).assign(**{"test_metrics.own": [0.5, 0.75]})
-    assert fp.summary(runs)["best"].item() == (0.5 if lower else 0.75)
