@@ -40,6 +40,7 @@ SYMBOLS |= {"partition_alpha": "α", "validation_fraction": "held out", "batch_s
 SYMBOLS |= {"beta": "β", "gamma": "γ", "prox_mu": "μ", "learning_rate": "η", "weight_decay": "λ"}
 SYMBOLS |= {"server_lr": "server η", "server_beta1": "β1", "server_beta2": "β2"}
 SYMBOLS |= {"max_client_norm": "clipped to", "federated_optimizer": "is"}
+SYMBOLS |= {"client_weighting": "weights"}
 SYMBOLS |= {"server_tau": "τ", "fedexp_epsilon": "ε"}
 # Which data is partitioned how, and judged on what: no method is ranked across these settings.
 _DATA = (

@@ -12,7 +12,7 @@ from fednnnn_plugin.reporting import conditions
 from fednnnn_plugin.reporting.conditions import LINE, SYMBOLS, differing, judged, value_text
 from fednnnn_plugin.reporting.outcomes import ACCURACY, WORST_10, averaged, outcomes, reaching
 from fednnnn_plugin.reporting.paper import PAPER, unlike_paper
-from fednnnn_plugin.reporting.runs import OWN_SPLIT, own_metrics
+from fednnnn_plugin.reporting.runs import own_metrics
 from fednnnn_plugin.reporting.typeset import Table, fixed
 
 # Worst results by client and by class, which a table has beside what judges its lines.
@@ -20,7 +20,7 @@ _PARTS = {"client_acc.worst_10": "worst 10 % of clients (%)", "class_acc.worst":
 _FIRST = ["data set", "condition", "method"]
 _SHOWN = (
     *("client_num_in_total", "client_num_per_round", "learning_rate", "batch_size"),
-    *("beta", "gamma", "prox_mu", "server_lr"),
+    *("beta", "gamma", "prox_mu", "server_lr", "client_weighting"),
 )
 
 
@@ -110,12 +110,7 @@ def settings(runs: pd.DataFrame) -> str:
     for label, values in heads[own].astype(object).iterrows():
         texts = [f"{SYMBOLS[k]} {value_text(v)}" for k, v in values.dropna().items()]
         parts += [f"{label}: {', '.join(texts)}"] * bool(texts)
-    sentences = [f"Settings: {'; '.join(parts)}."] if parts else []
-    weighted = "partition_method" in heads and "client_weighting" in heads
-    if weighted and heads["partition_method"].eq(OWN_SPLIT).any():
-        named = " or ".join(sorted(heads["client_weighting"].dropna().unique()))
-        sentences += [f"Weights of the clients (client_weighting): {named}."] * bool(named)
-    return " ".join(sentences)
+    return f"Settings: {'; '.join(parts)}." if parts else ""
 
 
 def _of_one_seed(runs: pd.DataFrame) -> list[str]:

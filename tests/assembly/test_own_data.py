@@ -335,7 +335,7 @@ def test_weighting_of_unequal_clients_is_said(
         first = capsys.readouterr().err.split("\n")[0]
         assert (f"client_weighting: {said}" in first) == bool(said)
     report = fp.report(run.folder, out=tmp_path / "report")
-    assert "(client_weighting): uniform." in report.read_text()
+    assert "; weights uniform." in report.read_text()
 
 
 @pytest.mark.slow
