@@ -12,6 +12,8 @@ from fednnnn_plugin.reporting.conditions import LINE
 from fednnnn_plugin.reporting.runs import SECONDS, own_metrics
 
 ACCURACY, WORST_10 = "accuracy", "worst_10"
+#: Columns of accuracies in [0, 1]. A custom metric is in its own unit, whatever it is called.
+SHARES = ("test_acc", "client_acc.worst_10", "class_acc.worst")
 
 
 def outcomes(
@@ -19,10 +21,10 @@ def outcomes(
 ) -> pd.DataFrame:
     """A line a run, arranged: what identifies it, its ``best`` and ``final`` value, ...
 
-    ``metric`` says what the values are, or is given; accuracies are in [0, 1], NaN where none was
-    measured. ``final`` is of the last tested round; ``tests`` is how many rounds have a value;
-    ``seconds`` are the median of a round, ``minutes`` the sum of all rounds; ``reached`` is the
-    first round as good as the ``target``.
+    ``metric`` says what the values are, or is given, and ``column`` where they stand; those of
+    ``SHARES`` are in [0, 1]. A value is NaN where none was measured. ``final`` is of the last
+    tested round; ``tests`` is how many rounds have a value; ``seconds`` are the median of a round,
+    ``minutes`` the sum of all rounds; ``reached`` is the first round as good as the ``target``.
     """
     runs = with_values(runs, metric)
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
@@ -35,7 +37,7 @@ def outcomes(
     heads = heads.assign(rounds=runs.groupby("run")["round"].max())
     if target is None:
         return heads
-    if {*heads["metric"]} <= {ACCURACY, WORST_10} and not 0.0 < target <= 1.0:
+    if heads["column"].isin(SHARES).all() and not 0.0 < target <= 1.0:
         raise UserError(TARGET, f"{target:g}: an accuracy must be above 0 and at most 1")
     there = (runs["value"] <= target).where(runs["lower_is_better"], runs["value"] >= target)
     return heads.assign(reached=runs[there].groupby("run")["round"].min().astype(float))
@@ -51,7 +53,7 @@ def averaged(every: pd.DataFrame) -> pd.DataFrame:
         best=("best", "mean"), best_sd=("best", "std"), best_seeds=("best", "count"),
         final=("final", "mean"), final_sd=("final", "std"), final_seeds=("final", "count"),
         seconds=("seconds", "mean"), minutes=("minutes", "mean"), metric=("metric", "first"),
-        lower_is_better=("lower_is_better", "first"),
+        column=("column", "first"), lower_is_better=("lower_is_better", "first"),
     ).reset_index()  # fmt: skip
 
 
@@ -72,10 +74,11 @@ def reaching(every: pd.DataFrame) -> pd.DataFrame:
 def with_values(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     """Give each row of arranged runs the ``value`` by which its line is judged, NaN without one.
 
-    ``metric`` says what that is, and ``lower_is_better`` how it is meant: the recipe's first
-    metric; without one the accuracy, what a custom trainer measured first, or the loss,
-    whichever is on record. It is the same for all seeds of a line, so that a mean is of one
-    quantity: a seed that has no value of it has none. A ``metric`` that is given judges all lines.
+    ``metric`` says what that is, ``column`` where it stands, and ``lower_is_better`` how it is
+    meant: the recipe's first metric; without one the accuracy, what a custom trainer measured
+    first, or the loss, whichever is on record. It is the same for all seeds of a line, so that a
+    mean is of one quantity: a seed that has no value of it has none. A ``metric`` that is given
+    judges all lines.
     """
     if metric is None:
         lines = [_with_values(line) for _, line in runs.groupby(LINE, sort=False)]
@@ -86,7 +89,8 @@ def with_values(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     columns |= {WORST_10: "client_acc.worst_10"}
     check_known(TARGET, metric, [name for name, of in columns.items() if of in runs])
     lower = runs["lower_is_better"].where(runs["metric"] == metric, metric == "loss").astype(bool)
-    return runs.assign(value=runs[columns[metric]], metric=metric, lower_is_better=lower)
+    column = columns[metric]
+    return runs.assign(value=runs[column], metric=metric, column=column, lower_is_better=lower)
 
 
 def _with_values(line: pd.DataFrame) -> pd.DataFrame:
@@ -96,7 +100,8 @@ def _with_values(line: pd.DataFrame) -> pd.DataFrame:
     there = [name for name in columns if name in line and line[name].notna().any()]
     column = there[0] if there else "test_acc"
     lower = line["lower_is_better"].any() if column in of_recipe else column == "test_loss"
-    return line.assign(value=line[column], metric=columns[column], lower_is_better=bool(lower))
+    judged = {"metric": columns[column], "column": column, "lower_is_better": bool(lower)}
+    return line.assign(value=line[column], **judged)
 
 
 def _final_values(runs: pd.DataFrame) -> pd.Series[float]:

@@ -10,13 +10,20 @@ import pandas as pd
 
 from fednnnn_plugin.reporting import conditions
 from fednnnn_plugin.reporting.conditions import LINE, SYMBOLS, differing, judged, value_text
-from fednnnn_plugin.reporting.outcomes import ACCURACY, WORST_10, averaged, outcomes, reaching
+from fednnnn_plugin.reporting.outcomes import (
+    ACCURACY,
+    SHARES,
+    WORST_10,
+    averaged,
+    outcomes,
+    reaching,
+)
 from fednnnn_plugin.reporting.paper import PAPER, unlike_paper
 from fednnnn_plugin.reporting.runs import own_metrics
 from fednnnn_plugin.reporting.typeset import Table, fixed
 
 # Worst results by client and by class, which a table has beside what judges its lines.
-_PARTS = {"client_acc.worst_10": "worst 10 % of clients (%)", "class_acc.worst": "worst class (%)"}
+_PARTS = {"client_acc.worst_10": "worst 10 % of clients", "class_acc.worst": "worst class"}
 _FIRST = ["data set", "condition", "method"]
 _SHOWN = (
     *("client_num_in_total", "client_num_per_round", "learning_rate", "batch_size"),
@@ -43,16 +50,16 @@ def accuracy(runs: pd.DataFrame) -> Table:
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     rows["method"] += numbers["unlike_paper"].map(lambda text: "*" * bool(text))
     rows["rounds"] = _rounds(numbers, heads)
-    if (numbers["metric"] != ACCURACY).any():
-        rows["metric"] = numbers["metric"].map(_with_unit)
+    metrics = list(map(_with_unit, numbers["metric"], numbers["column"]))
+    if (numbers["column"] != "test_acc").any():
+        rows["metric"] = metrics
     for name in ("best", "final"):
         found = numbers[[name, f"{name}_sd", f"{name}_seeds"]]
-        rows[name] = _mean_cells(found, numbers["metric"])
+        rows[name] = _mean_cells(found, numbers["column"])
     for column, heading in _further(runs, numbers):
         found = _last_values(runs, column, numbers)
         numbers[[f"{column}_{name}" for name in found]] = found.to_numpy()
-        metric = ACCURACY if heading.endswith("(%)") else heading
-        rows[heading] = _mean_cells(found, [metric] * len(found))
+        rows[heading] = _mean_cells(found, [column] * len(found))
     strong, notes = _best_cells(numbers)
     counted = ["mean ± sample standard deviation (number of seeds)", *_of_one_seed(runs)]
     notes = [*counted, *notes, *_missing(every)]
@@ -70,7 +77,8 @@ def accuracy(runs: pd.DataFrame) -> Table:
     for difference, lines in numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper"):
         who = ", ".join(lines["label"].unique())
         notes.append(f"* {who}: unlike the paper, whose values are in brackets: {difference}.")
-    title = f"{judged(runs).capitalize()} {', '.join(numbers['metric'].map(_with_unit).unique())}"
+    title = f"{judged(runs).capitalize()} {', '.join(dict.fromkeys(metrics))}"
+    numbers = numbers.drop(columns="column")
     return Table(title, numbers, rows, frozenset(strong), tuple(notes))
 
 
@@ -92,12 +100,10 @@ def rounds_to(runs: pd.DataFrame, target: float, metric: str | None = None) -> T
     notes += _of_one_seed(runs)
     if (every["tests"] < every["rounds"]).any():
         notes.append("Not every round was tested: the first tested one.")
-    metrics = list(every["metric"].unique())
-    what = f"{', '.join(metrics)} {target:g}"
-    if metrics == [ACCURACY]:
+    what = f"{', '.join(every['metric'].unique())} {target:g}"
+    if every["column"].isin(SHARES).all():
         what = f"an accuracy of {target * 100:g} %"
-    if metrics == [WORST_10]:
-        what = f"an accuracy of {target * 100:g} % of the worst 10 % of clients"
+        what += " of the worst 10 % of clients" * (metric == WORST_10)
     return Table(f"Rounds to {what}", numbers.drop(columns="tested"), rows, notes=tuple(notes))
 
 
@@ -121,20 +127,20 @@ def _of_one_seed(runs: pd.DataFrame) -> list[str]:
     return [f"{', '.join(who)}: {told}."] * bool(len(who))
 
 
-def _with_unit(metric: str) -> str:
-    return f"{metric} (%)" if metric == ACCURACY else metric
+def _with_unit(name: str, column: str) -> str:
+    return f"{name} (%)" if column in SHARES else name
 
 
-def _scale(metric: object) -> tuple[float, int]:
-    """The factor of a metric in a table, and its digits."""
-    return (100.0, 2) if metric == ACCURACY else (1.0, 4)
+def _scale(column: str) -> tuple[float, int]:
+    """The factor of a column's values in a table, and their digits."""
+    return (100.0, 2) if column in SHARES else (1.0, 4)
 
 
-def _mean_cells(found: pd.DataFrame, metrics: Iterable[object]) -> list[str]:
-    """Mean ± deviation (seeds) of each line, in the scale of its metric."""
+def _mean_cells(found: pd.DataFrame, columns: Iterable[str]) -> list[str]:
+    """Mean ± deviation (seeds) of each line, in the scale of its column."""
     cells = []
-    for (mean, sd, seeds), metric in zip(found.to_numpy(float), metrics, strict=True):
-        factor, digits = _scale(metric)
+    for (mean, sd, seeds), column in zip(found.to_numpy(float), columns, strict=True):
+        factor, digits = _scale(column)
         mean_text, sd_text = fixed(pd.Series([mean, sd]) * factor, digits)
         of = f" ({seeds:.0f})" * (mean_text != "–")
         cells.append(f"{mean_text}{f' ± {sd_text}' * (sd_text != '–')}{of}")
@@ -149,7 +155,7 @@ def _beside_paper(numbers: pd.DataFrame, heads: Sequence[Mapping[str, Any]]) -> 
         unlike_paper(head, line.rounds, line.untested) if place in PAPER else ""
         for head, line, place in zip(heads, numbers.itertuples(), places, strict=True)
     ]
-    of_accuracy = numbers["metric"] == ACCURACY
+    of_accuracy = numbers["column"] == "test_acc"
     return numbers.assign(paper=paper.where(of_accuracy), unlike_paper=unlike)
 
 
@@ -171,8 +177,9 @@ def _rounds(numbers: pd.DataFrame, heads: Sequence[Mapping[str, Any]]) -> list[s
 def _further(runs: pd.DataFrame, numbers: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """The columns of runs that judge none of the lines, or not all, and their headings."""
     for column, name in {"test_acc": ACCURACY, **own_metrics(runs), **_PARTS}.items():
-        if column in runs and runs[column].notna().any() and not (numbers["metric"] == name).all():
-            yield column, f"final {_with_unit(name)}"
+        judges_all = (numbers["column"] == column).all()
+        if column in runs and runs[column].notna().any() and not judges_all:
+            yield column, f"final {_with_unit(name, column)}"
 
 
 def _last_values(runs: pd.DataFrame, column: str, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -193,7 +200,7 @@ def _best_cells(numbers: pd.DataFrame) -> tuple[set[tuple[int, str]], list[str]]
         if why := _not_comparable(lines):
             notes.append(f"{' '.join(place)}: no best: {why}.")
             continue
-        factor, digits = _scale(lines["metric"].iloc[0])
+        factor, digits = _scale(lines["column"].iloc[0])
         for name in ("best", "final"):
             printed = (lines[name] * factor).round(digits)
             first = printed.min() if lines["lower_is_better"].iloc[0] else printed.max()
@@ -208,7 +215,7 @@ def _best_cells(numbers: pd.DataFrame) -> tuple[set[tuple[int, str]], list[str]]
 
 def _not_comparable(lines: pd.DataFrame) -> str:
     """Why a condition's lines are not ranked; empty where they are."""
-    if lines["metric"].nunique() > 1:
+    if lines["column"].nunique() > 1:
         return "the runs are judged by different metrics"
     for what, least in (("rounds", "rounds"), ("tests", "fewest_tests")):
         low, high = lines[least].min(), lines[f"most_{what}"].max()

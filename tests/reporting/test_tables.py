@@ -340,6 +340,21 @@ def test_final_value_is_of_the_last_tested_round(make_run, tested, final: str) -
     assert (said in table.notes) == (final == "–")
 
 
+@pytest.mark.parametrize("name", ["accuracy", "top5 (%)"])
+def test_custom_metric_is_in_its_own_unit(make_run, name: str) -> None:
+    """An accuracy in per cent, as of a client of Flower's, is no share, whatever it is called."""
+    own = {"test_metrics": {name: 94.0}}
+    folder = make_run("FedNNNN", change=lambda line: line.update(own, test_acc=None))
+    runs = arrange(fp.read_runs(folder))
+    table = tables.accuracy(runs)
+    assert (table.title, table.rows["metric"][0]) == (f"Test {name}", name)
+    assert (table.rows["best"][0], table.rows["final"][0]) == ("94.0000 (1)", "94.0000 (1)")
+    assert tables.rounds_to(runs, 94.0).title == f"Rounds to {name} 94"
+    both = table_of(make_run("PaperFedAvg", change=lambda line: line.update(own)))
+    assert both.title == "Test accuracy (%)"
+    assert both.rows[f"final {name}"][0] == "94.0000 (1)"
+
+
 @pytest.mark.parametrize(
     "differ",
     [
