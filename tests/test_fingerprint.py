@@ -199,10 +199,12 @@ except ImportError:
 from .layers import layers
 """
 OWN_LAYERS = """
+BASE = 3
+
 def layers():
-    from .deep import BASE
+    from .deep import BASE as B
     from . import deep
-    return BASE, 1
+    return B + BASE, 1
 """
 
 
@@ -213,7 +215,9 @@ def layers():
         ("own_tables/first", "N = 1", "N = 2", False),
         ("own_tables/first", "UNUSED = [1]", "UNUSED = [2]", True),
         # a function named as the module that it is in
-        ("own_tables/layers", "return BASE, 1", "return BASE, 2", False),
+        ("own_tables/layers", "BASE, 1", "BASE, 2", False),
+        # a variable of the module beside one of its name that is imported as another
+        ("own_tables/layers", "BASE = 3", "BASE = 4", False),
         # beside another module of the same functions
         ("own_tables/second", "return 1", "return 2", False),
         ("own_tables/deep", "BASE = 1", "BASE = 2", False),

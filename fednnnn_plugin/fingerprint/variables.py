@@ -31,9 +31,8 @@ class Variables(NamedTuple):
 def variables_of(of: Variables) -> Iterator[object]:
     """Yield the code and the constants of a module, and how the others are assigned."""
     changed, package = of.source.changed | rebound(of.file), of.module.get("__package__") or ""
-    imported = {attribute or name.partition(".")[0] for _, name, attribute in of.source.imports}
     named = of.source.names - of.source.inner
-    for name in sorted((named & of.module.keys()) - imported):
+    for name in sorted(named & of.module.keys()):
         value = of.module[name]
         if name.startswith("__"):
             continue
