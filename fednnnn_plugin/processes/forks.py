@@ -64,8 +64,8 @@ class Forks(Workers):
                 begin(place, slot)
             while busy:
                 ready = wait([*busy], timeout=1.0)  # as Threads does
-                for pipe in ready or [pipe for pipe, fork in busy.items() if fork.has_ended()]:
-                    assert isinstance(pipe, Connection)
+                # All that are silent are looked after, also where others log without a pause.
+                for pipe in [p for p, fork in busy.items() if p in ready or fork.has_ended()]:
                     fork, message = busy[pipe], busy[pipe].heard(pipe)
                     if not isinstance(message, Result):
                         self._pass_on(message)

@@ -217,7 +217,10 @@ def test_fork_ends_where_its_pipe_is_closed() -> None:
 def test_fork_that_waits_for_ever_is_named_and_ended(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A lock that a thread of this process holds; but not what waits for a child of its own."""
+    """A lock that a thread of this process holds; but not what waits for a child of its own.
+
+    It is ended while another one logs.
+    """
     monkeypatch.setattr(fork, "SILENT_SECONDS", 0.5)
     monkeypatch.setattr(fork, "STUCK_SECONDS", 3.0)
     held = threading.Lock()
@@ -231,11 +234,24 @@ def test_fork_that_waits_for_ever_is_named_and_ended(
             pass
         return 2
 
+    first_ended = multiprocessing.Event()
+
+    def log(_: Step) -> bool:
+        for _step in range(100):
+            logging.getLogger("steps").warning("a step")
+            if first_ended.wait(0.3):
+                return True
+        return False
+
+    results: dict[int, object] = {}
     with held:
-        calls = [lambda _: held.acquire(), wait_for_child, compute]
-        results = dict(Forks(3, STATE).each(calls))
+        calls = [lambda _: held.acquire(), wait_for_child, compute, log]
+        for place, result in Forks(4, STATE).each(calls):
+            results[place] = result
+            if place == 0:
+                first_ended.set()
     assert "worker_num: 1" in str(results[0])
-    assert (results[1], results[2]) == (0, 2)
+    assert (results[1], results[2], results[3]) == (0, 2, True)
     assert sum("has said nothing" in record.getMessage() for record in caplog.records) == 3
 
 
