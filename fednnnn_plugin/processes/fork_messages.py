@@ -71,12 +71,8 @@ class _Traceback(Exception):
         return f"\n{self.args[0]}"
 
 
-@dataclass(frozen=True)
-class ForkWarning:
-    text: str
-    category: type[Warning]
-    filename: str
-    line: int
+#: A warning: the arguments of ``warnings.showwarning``.
+ForkWarning = tuple[str, type[Warning], str, int]
 
 
 def report_to(say: Callable[[object], None]) -> None:
@@ -86,7 +82,7 @@ def report_to(say: Callable[[object], None]) -> None:
         message: object, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
     ) -> None:
         category = category if _sent(category) else UserWarning
-        say(ForkWarning(str(message), category, filename, lineno))
+        say((str(message), category, filename, lineno))
 
     warnings.showwarning = show
     saying, root = _Saying(say), logging.getLogger()

@@ -85,14 +85,14 @@ class Forks(Workers):
             for pipe, fork in busy.items():
                 fork.end(pipe, 0)
 
-    def _pass_on(self, message: "ForkWarning | dict[str, Any]") -> None:
+    def _pass_on(self, message: ForkWarning | dict[str, Any]) -> None:
         """Do with a log record or a warning of a fork what is done with this process's own."""
         if isinstance(message, dict):
             record = logging.makeLogRecord(message)
             logging.getLogger(record.name).callHandlers(record)
         elif message not in self._warned:
             self._warned.add(message)
-            warnings.showwarning(message.text, message.category, message.filename, message.line)
+            warnings.showwarning(*message)
 
 
 def why_not_forked(things: object) -> str:

@@ -51,6 +51,7 @@ class MpiRanks(Ranks):
         self.core_sharers = sum(not own.isdisjoint(other) for other in self._local.allgather(own))
 
     def barrier(self) -> None:
+        """Return when every rank has called this."""
         self.gather(None)
         request, others = self._comm.Ibarrier(), f"one of {self.named(range(1, self.size))}"
         self._wait_until(lambda: bool(request.Test()), lambda: others)

@@ -49,9 +49,6 @@ class Ranks:
     local_rank = 0  # among the ranks of this machine
     core_sharers = 1  # processes of this machine that may run on its cores, itself included
 
-    def barrier(self) -> None:
-        """Return when every rank has called this."""
-
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite tensors with rank 0's."""
 
