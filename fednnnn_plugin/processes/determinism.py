@@ -38,8 +38,11 @@ def deterministic_algorithms() -> Iterator[None]:
 
 @contextmanager
 def _logged_warnings() -> Iterator[None]:
-    """Put PyTorch's warnings of what is not deterministic into the log, of each operation once."""
-    named = set[str]()
+    """Put PyTorch's warnings of what is not deterministic into the log, each text once.
+
+    It names the operation, and what makes a product deterministic.
+    """
+    logged = set[str]()
     with warnings.catch_warnings():
         warnings.filterwarnings("always", message=_WARNING, category=UserWarning)
         others: Any = warnings.showwarning
@@ -48,21 +51,9 @@ def _logged_warnings() -> Iterator[None]:
             text = str(message)
             if "deterministic" not in text:
                 others(message, *where, **more)
-            elif text.startswith("Deterministic behavior was enabled"):  # of a first product
-                if _WORKSPACE not in named:
-                    named.add(_WORKSPACE)
-                    _log.warning(
-                        "matrix products on the GPU are not deterministic: the program computed "
-                        "one before the run, or has another value: set %s=%s in its environment",
-                        *(_WORKSPACE, _FIXED),
-                    )
-            elif (operation := text.split(maxsplit=1)[0]) not in named:
-                named.add(operation)
-                _log.warning(
-                    "%s: PyTorch has no deterministic form of it on a GPU: the same run may give "
-                    "other bits the next time",
-                    operation,
-                )
+            elif text not in logged:
+                logged.add(text)
+                _log.warning("the same run may give other bits the next time: %s", text)
 
         warnings.showwarning = show
         yield
