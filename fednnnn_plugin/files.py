@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from fednnnn_plugin.errors import UserError, shown
@@ -13,25 +13,16 @@ MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of th
 TEMPORARY = ".fednnnn-tmp"
 
 
-def expanded(path: str | os.PathLike[str]) -> Path:
+def user_path(path: str | os.PathLike[str]) -> Path:
     """Expand ``~``, which is the working directory for a user without a home, as in a container.
 
-    ``RuntimeError`` where another user of that name has none.
+    As in a shell, the ``~name`` of a user who is not known is a name like others.
     """
     try:
         return Path(path).expanduser()
     except RuntimeError:
         first, *rest = Path(path).parts
-        if first != "~":
-            raise
-        return Path.cwd().joinpath(*rest)
-
-
-def user_path(path: str | os.PathLike[str]) -> Path:
-    """Expand ``~`` as :func:`expanded` does; without such a home it is a name like others."""
-    with suppress(RuntimeError):
-        return expanded(path)
-    return Path(path)
+        return Path.cwd().joinpath(*rest) if first == "~" else Path(path)
 
 
 def checked_path(what: object, given: object) -> Path:

@@ -78,7 +78,6 @@ def test_run_shows_a_line_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
         (["nowhere/x.yaml"], "nowhere/x.yaml: no such file"),
         (["mnist_noniid_b_fednnnn", *NO_DATA], "/none: no MNIST here: "),
         ([RECIPE, "--output=.", *quick()], "--output: "),
-        ([RECIPE, "--output=~no.body/x", *quick()], "--output: "),
         ([RECIPE, "--output=a\x1b[2Jb", "--resume"], r"/a\x1b[2Jb: "),
         ([RECIPE, "--resume", "--overwrite"], "--resume, --overwrite"),
     ],

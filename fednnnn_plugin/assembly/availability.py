@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 
 from fednnnn_plugin.errors import UserError, printable, reason
-from fednnnn_plugin.files import expanded, read_regular
+from fednnnn_plugin.files import read_regular, user_path
 from fednnnn_plugin.rounds.sampling import AVAILABILITY
 
 _COLUMNS = ["client", "first_round", "last_round"]
@@ -27,7 +27,7 @@ class AvailabilityFile:
     def __init__(self, path: str, num_clients: int, rounds: int) -> None:
         where = f"{AVAILABILITY}: {printable(path)}"
         try:
-            content = read_regular(expanded(path), _LONGEST)
+            content = read_regular(user_path(path), _LONGEST)
             lines = list(csv.reader(content.decode("utf-8-sig").splitlines()))
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise UserError(where, f"cannot be read: {reason(error)}") from None

@@ -15,8 +15,8 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.data.own_data import UserData
-from fednnnn_plugin.errors import OUTPUT, OVERRIDES, OVERWRITE, RESUME, UserError
-from fednnnn_plugin.files import expanded
+from fednnnn_plugin.errors import OVERRIDES, OVERWRITE, RESUME, UserError
+from fednnnn_plugin.files import user_path
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.followers.trackers import WeightsAndBiases
 from fednnnn_plugin.processes.devices import choose_gpu, visible_gpus
@@ -64,10 +64,7 @@ def run_folder(recipe: Recipe, output: Path | str | None = None, here: Path | No
     here = here or Path.cwd()
     if output is None:
         return here / "runs" / f"{recipe.name}-seed{recipe.common_args.random_seed}"
-    try:
-        return here / expanded(output)
-    except RuntimeError:
-        raise UserError(OUTPUT, f"{output}: there is no such home directory") from None
+    return here / user_path(output)
 
 
 def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -> Mode:
@@ -103,7 +100,7 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
     if settings.gpu_util_parse is not None:
         where, mapping = "gpu_util_parse", parse_mapping(settings.gpu_util_parse)
     elif settings.gpu_mapping_file is not None:
-        path = expanded(settings.gpu_mapping_file)
+        path = user_path(settings.gpu_mapping_file)
         where, mapping = "gpu_mapping_file", read_mapping(path, settings.gpu_mapping_key)
     elif ranks.size > 1 and (visible := visible_gpus()):
         return choose_gpu(ranks.local_rank % visible, say=say)

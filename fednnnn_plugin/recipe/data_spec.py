@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.data.spec import CLIENT_HOLDOUT, DataSpec
-from fednnnn_plugin.files import expanded
+from fednnnn_plugin.files import user_path
 from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.recipe.load import load_recipe
 from fednnnn_plugin.recipe.schema import DataArgs, Recipe
@@ -23,7 +23,7 @@ def data_spec(recipe: Recipe) -> DataSpec:
     The section's keys are the fields of :class:`DataSpec`; others are its function's arguments.
     """
     data = recipe.data_args
-    folder = None if data.data_dir is None else expanded(data.data_dir)
+    folder = None if data.data_dir is None else user_path(data.data_dir)
     validation = recipe.validation_args
     return DataSpec(
         **data.model_dump(include=set(DataArgs.model_fields))

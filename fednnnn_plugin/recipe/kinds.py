@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
@@ -16,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from fednnnn_plugin.data.dirichlet import LEAST_ALPHA
 from fednnnn_plugin.data.sets import DATASETS, find_dataset
 from fednnnn_plugin.errors import one_of
-from fednnnn_plugin.files import expanded
+from fednnnn_plugin.files import user_path
 from fednnnn_plugin.models import unknown_model
 from fednnnn_plugin.recipe.mappings import MOST, check_schedule, check_stop
 from fednnnn_plugin.server.rules import decay, non_negative, positive
@@ -65,10 +66,8 @@ def _schedule(value: dict[str, Any] | str, info: ValidationInfo[Caller]) -> dict
 def _path(value: str) -> str:
     if not value or "\0" in value or len(value) > 4096:
         raise ValueError
-    try:
-        expanded(value)
-    except RuntimeError as error:  # no such home directory
-        raise ValueError("there is no such home directory; write the path without ~") from error
+    if value.startswith("~") and user_path(value) == Path(value):
+        raise ValueError("there is no such home directory; write the path without ~")
     return value
 
 

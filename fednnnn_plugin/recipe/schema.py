@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS
-from fednnnn_plugin.files import expanded
+from fednnnn_plugin.files import user_path
 from fednnnn_plugin.recipe import kinds
 from fednnnn_plugin.server.rules import RULES, Key, Rule
 
@@ -84,7 +84,7 @@ class DataArgs(Section):
     @property
     def cache_dir(self) -> Path:
         """The data folder, with ``~`` expanded."""
-        return expanded(self.data_cache_dir)
+        return user_path(self.data_cache_dir)
 
 
 class ModelArgs(Section):

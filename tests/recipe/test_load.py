@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fednnnn_plugin.assembly.from_recipe import located, thresholds
+from fednnnn_plugin.assembly.from_recipe import located, run_folder, thresholds
 from fednnnn_plugin.assembly.load_model import load_model
 from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.errors import UserError
@@ -47,6 +47,7 @@ def test_paths_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     there = file_to_write("server_state_path", "~no.body/state", only_check=True)
     assert there == tmp_path / "~no.body/state"
+    assert run_folder(load_recipe(Path("mine.yaml")), "~no.body/run") == tmp_path / "~no.body/run"
 
 
 def test_recipe_name_gives_way_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
