@@ -1,4 +1,4 @@
-"""What the server rules read of their round and of torch: pseudo-gradients, norms, closures."""
+"""What the server rules read of their round, pseudo-gradients and norms, and the step of most."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -12,21 +12,11 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.norms import squared_norm
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]]
-Closure = Callable[[], float]
-Loss = Any  # what the closure returns, or None
 
 #: ``N ≤ NEAR_ZERO · E`` counts as N = 0. Where updates cancel, S is rounding noise of about
 #: ``eps ‖w_t‖ / ‖Δ‖`` times E, which may be more than that: of float32 models with ``‖Δ‖`` far
 #: below ``‖w_t‖``, and of half precision.
 NEAR_ZERO = 1e-6
-
-
-def loss_of(closure: Closure | None) -> Loss:
-    """Call the closure that torch's optimizers take; None where there is none."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
 
 
 def required_value(
@@ -76,16 +66,14 @@ def norm_ratio(rule: Any, mean_client_norm: float | None) -> float:
 @torch.no_grad()
 def move(
     optimizer: Optimizer,
-    closure: Closure | None,
     ratio: Callable[[dict[str, Any]], float] = lambda _: 1.0,
     memory: str = "momentum",
-) -> Loss:
-    """Apply ``d ← γ d + ratio β S; w ← w + η d``, but nothing at ratio 0; return the loss.
+) -> None:
+    """Apply ``d ← γ d + ratio β S; w ← w + η d``, but nothing at ratio 0.
 
     β is 1 in a rule without it; where γ is 0, as in a rule without it, no ``d`` is kept. The ratio
-    of a group is computed after the closure. ``memory`` is the name of ``d`` in checkpoints.
+    is a group's; ``memory`` is the name of ``d`` in checkpoints.
     """
-    loss = loss_of(closure)
     # All groups are read before any moves: a missing value leaves the model as it was.
     factors = []
     for group in optimizer.param_groups:
@@ -106,4 +94,3 @@ def move(
                 else:
                     state[memory] = step
             parameter.add_(step, alpha=lr)
-    return loss

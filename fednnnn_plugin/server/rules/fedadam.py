@@ -8,14 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.server.gradients import (
-    Closure,
-    Loss,
-    Params,
-    check_finite,
-    loss_of,
-    required_value,
-)
+from fednnnn_plugin.server.gradients import Params, check_finite, required_value
 from fednnnn_plugin.server.rules import decay, positive, rule
 
 # The defaults are the source's, which has none for η and searches it by half powers of ten.
@@ -65,9 +58,8 @@ class FedAdam(Optimizer):
         self._check_groups()
 
     @torch.no_grad()
-    def step(self, closure: Closure | None = None) -> Loss:
+    def step(self, closure: Any = None) -> Any:
         """Make a step."""
-        loss = loss_of(closure)
         self._check_groups()
         for group in self.param_groups:  # all are read before any moves
             required_value(self, "lr", group["lr"])
@@ -76,7 +68,6 @@ class FedAdam(Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._move(parameter, -parameter.grad, group)
-        return loss
 
     def _move(self, parameter: Tensor, update: Tensor, group: dict[str, Any]) -> None:
         """Make a step of one parameter by its part of S."""

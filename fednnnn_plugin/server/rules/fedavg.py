@@ -1,8 +1,10 @@
 """FedAvg, the paper's first baseline."""
 
+from typing import Any
+
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, move
+from fednnnn_plugin.server.gradients import Params, move
 from fednnnn_plugin.server.rules import LR, rule
 
 
@@ -19,13 +21,14 @@ class PaperFedAvg(Optimizer):
         lr: η of the server, scales the step; 1 is the paper's step. The paper's η is the clients'.
 
     Raises:
-        UserError: a value out of range; at ``step``: the gradient is not finite.
+        UserError: a value out of range; at ``step``: a value that it needs is missing, or the
+            gradient is not finite.
     """
 
     def __init__(self, params: Params, lr: float = 1.0) -> None:
         defaults = {"lr": LR.checked("lr", lr)}
         super().__init__(params, defaults)
 
-    def step(self, closure: Closure | None = None) -> Loss:
-        """Make a step."""
-        return move(self, closure)
+    def step(self, closure: Any = None) -> Any:
+        """Make a step; a closure is not called: no loss has this gradient."""
+        move(self)

@@ -1,8 +1,10 @@
 """FedAvgM, a baseline: server momentum as its source and as Adaptive Federated Optimization."""
 
+from typing import Any
+
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, move
+from fednnnn_plugin.server.gradients import Params, move
 from fednnnn_plugin.server.rules import decay, positive, rule
 
 LR = positive(default=1.0, argument="lr", grid=(0.1, 0.3, 1.0, 3.0))
@@ -20,16 +22,13 @@ class FedAvgM(Optimizer):
     which is not here. With δ = γ, v is m of algorithm 2 of Reddi et al. (2021), of which FedAdam is
     the adaptive form. Unlike PyTorch's SGD the first step is dampened too.
     :class:`~fednnnn_plugin.Momentum`, the paper's, is the same move with η = 1 and δ = 0, but tests
-    the plain average ``w_t + S``; here the model that is served, ``w_{t+1}``, is tested.
+    the plain average ``w_t + S``; here the model that is served, ``w_{t+1}``, is tested. The other
+    arguments and the errors are those of :class:`~fednnnn_plugin.PaperFedAvg`.
 
     Args:
-        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
         lr: η > 0.
         momentum: γ in [0, 1).
         dampening: δ in [0, 1).
-
-    Raises:
-        UserError: a value out of range; at ``step``: the gradient is not finite.
 
     Source: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated
     Visual Classification", 2019 (arXiv 1909.06335), section 4.2.
@@ -45,6 +44,6 @@ class FedAvgM(Optimizer):
         }
         super().__init__(params, defaults)
 
-    def step(self, closure: Closure | None = None) -> Loss:
+    def step(self, closure: Any = None) -> Any:
         """Make a step."""
-        return move(self, closure, memory="velocity")
+        move(self, memory="velocity")

@@ -1,10 +1,12 @@
 """FedDyn, a baseline: dynamic regularisation, the server's part."""
 
+from typing import Any
+
 import torch
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, check_finite, loss_of
+from fednnnn_plugin.server.gradients import Params, check_finite
 from fednnnn_plugin.server.rules import positive, rule
 
 #: α of the server and of its clients.
@@ -28,15 +30,11 @@ class FedDyn(Optimizer):
     source. ``w_{t+1}`` is tested, with which its algorithm ends; the authors' code tests
     ``w_t + S``, and has another α for each client where they differ in size. The clients' part is
     ``client_method: feddyn``, with the same α. Where ``max_client_norm`` clips, h has the clipped
-    update, and the client's ``g_k`` the whole one: h is then not their mean any more.
+    update, and the client's ``g_k`` the whole one: h is then not their mean any more. The other
+    argument and the errors are those of :class:`~fednnnn_plugin.PaperFedAvg`.
 
     Args:
-        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
         feddyn_alpha: α > 0.
-
-    Raises:
-        UserError: a value out of range; at ``step``: the number of clients is missing, or the
-            gradient is not finite.
 
     Source: Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, "Federated Learning Based on
     Dynamic Regularization", ICLR 2021 (arXiv 2111.04263), algorithm 1.
@@ -47,11 +45,8 @@ class FedDyn(Optimizer):
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(
-        self, closure: Closure | None = None, *, clients: int = 0, population: int = 0
-    ) -> Loss:
+    def step(self, closure: Any = None, *, clients: int = 0, population: int = 0) -> Any:
         """Make a step; ``clients`` were accepted of a ``population`` of K."""
-        loss = loss_of(closure)
         if not 0 < clients <= population:
             raise UserError(
                 "FedDyn.step",
@@ -68,4 +63,3 @@ class FedDyn(Optimizer):
                 moved = parameter.grad * (clients / population)  # of h / α
                 state["h"] = state["h"].add_(moved) if "h" in state else moved
                 parameter.sub_(parameter.grad).sub_(state["h"])
-        return loss

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, move, required_value, update_norm
+from fednnnn_plugin.server.gradients import Params, move, required_value, update_norm
 from fednnnn_plugin.server.rules import LR, positive, rule
 
 EPSILON = positive(default=1e-3, argument="epsilon")
@@ -23,17 +23,13 @@ class FedExP(Optimizer):
     in each round together with the clients' learning rate; here it is as in their paper.
 
     The mean of ``w_t`` and ``w_{t+1}`` is tested, as in the source, because the iterates swing; so
-    in round 1 ``w_0`` counts, where the authors' code takes ``w_1`` alone.
+    in round 1 ``w_0`` counts, where the authors' code takes ``w_1`` alone. The other argument and
+    the errors are those of :class:`~fednnnn_plugin.PaperFedAvg`.
 
     Args:
-        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
         lr: η, scales the step; 1 in the source.
         epsilon: ε > 0, keeps the step small if S is near 0; in units of ``‖Δ‖²``. The default is
             the authors' for CIFAR-10 and CIFAR-100; theirs for EMNIST is 0.1.
-
-    Raises:
-        UserError: a value out of range; at ``step``: the mean square is missing, or the
-            gradient is not finite.
 
     Source: Jhunjhunwala, Wang, Joshi, "FedExP: Speeding Up Federated Averaging via
     Extrapolation", ICLR 2023 (arXiv 2301.09604), algorithm 1.
@@ -53,9 +49,7 @@ class FedExP(Optimizer):
         defaults = {"lr": LR.checked("lr", lr), "epsilon": EPSILON.checked("epsilon", epsilon)}
         super().__init__(params, defaults)
 
-    def step(
-        self, closure: Closure | None = None, *, mean_client_square: float | None = None
-    ) -> Loss:
+    def step(self, closure: Any = None, *, mean_client_square: float | None = None) -> Any:
         """Make a step; ``mean_client_square`` is ``Σ α_k ‖w_k - w_t‖₂²``."""
 
         def ratio(group: dict[str, Any]) -> float:
@@ -64,4 +58,4 @@ class FedExP(Optimizer):
             norm = update_norm(self)
             return max(1.0, square / (2 * (norm * norm + group["epsilon"])))
 
-        return move(self, closure, ratio)
+        move(self, ratio)

@@ -1,10 +1,12 @@
 """FedNNNN: the paper's method."""
 
+from typing import Any
+
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, move, norm_ratio
+from fednnnn_plugin.server.gradients import Params, move, norm_ratio
 from fednnnn_plugin.server.rules import LR, rule
-from fednnnn_plugin.server.rules.momentum import GAMMA, one_gamma
+from fednnnn_plugin.server.rules.momentum import GAMMA
 from fednnnn_plugin.server.rules.norm_norm import BETA
 
 
@@ -16,18 +18,12 @@ class FedNNNN(Optimizer):
         d_{t+1} = γ d_t + β \frac{E}{N} S, \quad w_{t+1} = w_t + η d_{t+1}, \quad d_0 = 0
 
     with ``N = ‖S‖₂`` over all parameters. If N is near 0 (``N ≤ 1e-6 E``, or ``E = 0``), neither
-    the model nor ``d`` changes, and the attribute ``degenerate`` is true.
+    the model nor ``d`` changes, and the attribute ``degenerate`` is true. The other arguments and
+    the errors are those of :class:`~fednnnn_plugin.PaperFedAvg`.
 
     Args:
-        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
-        lr: η of the server, scales the step; 1 is the paper's step. The paper's η is the clients'.
         beta: β > 0, scales the normalised update; required by :meth:`step`.
         gamma: γ in [0, 1), the momentum; required by :meth:`step`.
-        momentum: another name of γ, which FedML's FedOpt uses.
-
-    Raises:
-        UserError: a value out of range; at ``step``: β, γ or E is missing, or the
-            gradient is not finite.
 
     Example:
         >>> import torch
@@ -48,17 +44,14 @@ class FedNNNN(Optimizer):
         lr: float = 1.0,
         beta: float | None = None,
         gamma: float | None = None,
-        momentum: float | None = None,
     ) -> None:
         defaults = {
             "lr": LR.checked("lr", lr),
             "beta": BETA.checked("beta", beta),
-            "gamma": one_gamma(gamma, momentum),
+            "gamma": GAMMA.checked("gamma", gamma),
         }
         super().__init__(params, defaults)
 
-    def step(
-        self, closure: Closure | None = None, *, mean_client_norm: float | None = None
-    ) -> Loss:
+    def step(self, closure: Any = None, *, mean_client_norm: float | None = None) -> Any:
         """Make a step; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
-        return move(self, closure, lambda _: norm_ratio(self, mean_client_norm))
+        move(self, lambda _: norm_ratio(self, mean_client_norm))

@@ -1,8 +1,10 @@
 """Norm-Norm: FedNNNN without momentum."""
 
+from typing import Any
+
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, move, norm_ratio
+from fednnnn_plugin.server.gradients import Params, move, norm_ratio
 from fednnnn_plugin.server.rules import LR, positive, rule
 
 #: β, and a grid of it that holds what the paper chose (table of its appendix): 0.6 to 1.1.
@@ -17,16 +19,11 @@ class NormNorm(Optimizer):
         w_{t+1} = w_t + η β \frac{E}{N} S, \quad \left\lVert w_{t+1} - w_t \right\rVert_2 = η β E
 
     If N is near 0 (``N ≤ 1e-6 E``, or ``E = 0``), the model does not change, and the attribute
-    ``degenerate`` is true.
+    ``degenerate`` is true. The other arguments and the errors are those of
+    :class:`~fednnnn_plugin.PaperFedAvg`.
 
     Args:
-        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
-        lr: η of the server, scales the step; 1 is the paper's step. The paper's η is the clients'.
         beta: β > 0, scales the normalised update; required by :meth:`step`.
-
-    Raises:
-        UserError: a value out of range; at ``step``: β or E is missing, or the
-            gradient is not finite.
     """
 
     degenerate = False
@@ -35,8 +32,6 @@ class NormNorm(Optimizer):
         defaults = {"lr": LR.checked("lr", lr), "beta": BETA.checked("beta", beta)}
         super().__init__(params, defaults)
 
-    def step(
-        self, closure: Closure | None = None, *, mean_client_norm: float | None = None
-    ) -> Loss:
+    def step(self, closure: Any = None, *, mean_client_norm: float | None = None) -> Any:
         """Make a step; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
-        return move(self, closure, lambda _: norm_ratio(self, mean_client_norm))
+        move(self, lambda _: norm_ratio(self, mean_client_norm))

@@ -25,10 +25,10 @@ def make(name: str, parameters: Any) -> Any:
     return RULES[name].make(parameters, SETTINGS[name])
 
 
-def step(name: str, optimizer: Any, closure: Any = None) -> Any:
+def step(name: str, optimizer: Any) -> None:
     measured = {"mean_client_norm": 25.0, "mean_client_square": 625.0}
     measured |= {"clients": 2, "population": 4}
-    return optimizer.step(closure, **{wanted: measured[wanted] for wanted in RULES[name].wants})
+    optimizer.step(**{wanted: measured[wanted] for wanted in RULES[name].wants})
 
 
 def test_rules_have_one_order_and_one_default() -> None:
@@ -70,20 +70,6 @@ def test_rule_refuses_a_gradient_not_finite(name: str) -> None:
         step(name, optimizer)
     assert torch.cat([first, second]).tolist() == [0.0] * 4
     assert not optimizer.state
-
-
-@every_rule
-def test_rule_closure_gives_gradient_and_loss(name: str) -> None:
-    w = Parameter(torch.tensor([3.0, 4.0]))
-
-    def closure() -> float:
-        loss = 0.5 * w.square().sum()
-        loss.backward()
-        return loss.item()
-
-    with torch.no_grad():
-        assert step(name, make(name, [w]), closure) == 12.5
-    assert w.tolist() != [3.0, 4.0]
 
 
 @every_rule
