@@ -79,7 +79,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!fednnnn_plugin).*"),  # other libraries' types
     (
         "py:class",
-        r".*\.(Annotated|Class|ClientSum|Layout|Measured|ModelState|Objects|Study)",
+        r".*\.(Annotated|Class|ClientSum|Layout|MeasuredGroup|ModelState|Objects|Study)",
     ),  # they need no page
 ]
 html_math_renderer = "mathml"

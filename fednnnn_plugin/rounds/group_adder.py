@@ -17,7 +17,7 @@ from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.groups import GroupTooWide
 from fednnnn_plugin.rounds.method_calls import Uploaded
 from fednnnn_plugin.rounds.schedule import Schedule
-from fednnnn_plugin.server.average import ClientSum, Measured
+from fednnnn_plugin.server.average import ClientSum, MeasuredGroup
 from fednnnn_plugin.server.layout import ModelState
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class GroupAdder:
         self._add_left()
         self.clock.mark("aggregate")
 
-    def _measure(self, group: Group, trained: ModelState) -> tuple[Uploaded, Measured]:
+    def _measure(self, group: Group, trained: ModelState) -> tuple[Uploaded, MeasuredGroup]:
         weights = [self.schedule.weight(client) for client in group]
         sent = self.vectors.finish(group, trained.vector - self.served.vector, weights)
         changed = ModelState(sent.update, trained.buffers)
@@ -83,7 +83,7 @@ class GroupAdder:
         if left:
             left()
 
-    def _add(self, group: Group, sent: Uploaded, measured: Measured) -> None:
+    def _add(self, group: Group, sent: Uploaded, measured: MeasuredGroup) -> None:
         names = [f"round {self.number}: client {client}" for client in group]
         add = partial(self.total.add_measured, measured, sent.weights, names, group)
         added = _within_memory(group, add)

@@ -35,7 +35,7 @@ _GROUP_FOLDS = 2
 _UPDATE = ""  # among the names of what clients return
 
 
-class Measured(NamedTuple):
+class MeasuredGroup(NamedTuple):
     """Updates of m clients, of which the measures ``[m, …]`` are on their way to the host."""
 
     vectors: Mapping[str, Tensor]
@@ -131,7 +131,7 @@ class ClientSum:
 
     def measure(
         self, changed: ModelState, returned: Mapping[str, Tensor] = MappingProxyType({})
-    ) -> Measured:
+    ) -> MeasuredGroup:
         """Measure the updates of a group, before :meth:`add_measured`; the host does not wait.
 
         The updates may not change until then; the buffers may.
@@ -141,11 +141,11 @@ class ClientSum:
         others = (vectors[name] for name in self._vectors if name != _UPDATE)
         columns = [part_norms(each, {"": slice(0, each.shape[1])}) for each in others]
         columns += [part_norms(vectors[_UPDATE], self.layout.modules), measures]
-        return Measured(vectors, rows, Arriving(torch.cat(columns, 1)))
+        return MeasuredGroup(vectors, rows, Arriving(torch.cat(columns, 1)))
 
     def add_measured(
         self,
-        measured: Measured,
+        measured: MeasuredGroup,
         weights: Sequence[float],
         names: Iterable[str] = repeat("a client"),
         clients: Iterable[int | str | None] = repeat(None),
