@@ -68,8 +68,7 @@ class ClientSum:
             name: BinnedSum(size, self.device, _GROUP_FOLDS)
             for name, size in {_UPDATE: layout.size, **returns}.items()
         }
-        limited = max_client_norm is not None
-        self._buffers = BufferSum(layout, w_t.buffers, self.device, measured=limited)
+        self._buffers = BufferSum(layout, w_t.buffers, self.device, self._longest)
 
     @property
     def clients(self) -> int:
@@ -99,8 +98,8 @@ class ClientSum:
 
         Returns:
             False if the client was rejected: an element, also of a buffer that it has moved, is NaN
-            or infinite, an integer buffer cannot be a count, or the update is outside the exact
-            range. It is counted in ``rejected`` only.
+            or infinite, or the update is outside the exact range. It is counted in ``rejected``
+            only.
 
         Raises:
             UserError: missing trainable or extra names, another shape or kind of number, a weight
@@ -152,23 +151,22 @@ class ClientSum:
     ) -> list[bool]:
         """Add the updates of a group, as :meth:`add_group`; here the host waits."""
         (vectors, rows, measures), longest, m = measured, self._longest, len(weights)
-        group, places, shares, peaks = Clients(), [], [], []
+        group, places, peaks = Clients(), [], []
         terms: dict[str, list[Term]] = {name: [] for name in self._vectors}
         pairs = zip(measures.tolist(), weights, strict=True)
         for k, ((row, weight), name, client) in enumerate(zip(pairs, names, clients, strict=False)):
             lengths = row[: len(self._vectors) - 1]
-            *layer_norms, peak, change, negative, strange = row[len(lengths) :]
+            *layer_norms, peak, change, replaced = row[len(lengths) :]
             square = sum(layer * layer for layer in layer_norms)
             norm = math.sqrt(square)
             finite = max([norm, *lengths]) <= torch.finfo(self.layout.dtype).max
             finite = finite and math.isfinite(peak + change + sum(lengths))
-            if not finite or strange:
-                why = f"not a count: {self._buffers.no_count(rows, k)}" if finite else "not finite"
-                _log.warning("%s: update rejected: %s", name, why)
-                group.reject(client, why, norm)
+            if not finite:
+                _log.warning("%s: update rejected: not finite", name)
+                group.reject(client, "not finite", norm)
                 continue
-            if negative:
-                _log.warning("%s: variances below 0 count as 0, counts below 0 as w_t's", name)
+            if replaced:
+                _log.warning("%s: variances below 0 count as 0, impossible counts as w_t's", name)
             if change > longest:
                 _log.warning("%s: its buffers moved by %.3g: clipped", name, change)
             clipped = norm > longest or change > longest
@@ -184,7 +182,6 @@ class ClientSum:
             terms[_UPDATE].append(Term.of(weight, shrink, norm))
             for each, length in zip([*terms.values()][1:], lengths, strict=True):
                 each.append(Term.of(weight, 1.0, length))
-            shares.append(longest / change if change > longest else 1.0)
             peaks.append(peak)
         self.seen.merge(group)
         if places:
@@ -194,8 +191,7 @@ class ClientSum:
             folds = 1 if m == 1 else _GROUP_FOLDS
             for name, total in self._vectors.items():
                 total.add(vectors[name][chosen], terms[name], folds)
-            accepted = [weights[k] for k in places]
-            self._buffers.add(rows.take(chosen), accepted, shares, peaks)
+            self._buffers.add(rows.take(chosen), [weights[k] for k in places], peaks)
         return [k in places for k in range(m)]
 
     def fail(self, client: int | str | None = None, why: str = "") -> None:

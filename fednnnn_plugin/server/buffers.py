@@ -55,37 +55,37 @@ class BufferSum:
     """Adds the clients' buffers, frozen parameters included, exactly and in any order.
 
     A floating entry that no client changed takes no memory; where some changed it, the others count
-    with that of ``w_t``. If ``measured``, ``‖b_k - b_t‖₂`` is computed, over all floating entries
-    of a client together.
+    with that of ``w_t``. ``longest`` is what ``‖b_k - b_t‖₂`` may be, of all floating entries of a
+    client together.
     """
 
-    def __init__(self, layout: Layout, w_t: State, device: torch.device, *, measured: bool) -> None:
-        self._layout, self._device, self._measured = layout, device, measured
+    def __init__(self, layout: Layout, w_t: State, device: torch.device, longest: float) -> None:
+        self._layout, self._device, self._longest = layout, device, longest
         self._w_t = {name: tensor.to(device) for name, tensor in w_t.items()}
-        start, limits = layout.integer.flatten(self._w_t).to(device), torch.iinfo(torch.int64)
+        self._start = layout.integer.flatten(self._w_t).to(device)
         wide = torch.zeros(layout.integer.size, dtype=torch.bool)
         for entry in layout.integer.entries:
             wide[entry.where] = layout.forms[entry.name][1] == torch.int64
-        counts = wide.to(device) & (start >= 0)
-        most = start.clamp(max=limits.max - LARGEST_STEP) + LARGEST_STEP
-        self._counts, self._start = counts, start
-        self._most = torch.where(counts, most, limits.max)
+        self._counts = wide.to(device) & (self._start >= 0)
         #: Of each entry, the sum over the clients who moved it, and the weight that it holds: what
         #: lacks to all clients' weight is of ``w_t``.
         self.sums: dict[str, BinnedSum] = {}
         self.weights: dict[str, Fraction] = {}
-        self.maxima = torch.full((layout.integer.size,), limits.min, device=device)
+        least = torch.iinfo(torch.int64).min
+        self.maxima = torch.full((layout.integer.size,), least, device=device)
 
     @cached_property
     def _whole(self) -> Moved:
         return Moved(self._w_t, [e.name for e in self._layout.floating.entries], self._device)
 
     def read(self, buffers: State, m: int) -> tuple[Rows, Tensor]:
-        """Return the buffers of m clients ``[m, …]`` in one form, and what is measured of them.
+        """Return the buffers of m clients ``[m, …]``, corrected, and what is measured of them.
 
-        The measures ``[m, 4]`` are of each client the largest of ``Rows.floating``,
-        ``‖b_k - b_t‖₂`` where that is limited, whether a variance or a count was negative, and
-        whether a count is too large.
+        A variance below 0 becomes 0; a count below 0, or that has grown by more than a round can
+        have it grow, becomes that of ``w_t``; a longer change of the floating entries is clipped.
+        The measures ``[m, 3]`` are of each client a bound of its floating entries, given and
+        corrected, ``‖b_k - b_t‖₂`` where that is limited, and whether a variance or a count was
+        replaced.
 
         One client may lack some. Of a group all may have moved: to find out is to wait for a GPU.
         """
@@ -97,40 +97,33 @@ class BufferSum:
         names = [e.name for e, moved in zip(entries, moves, strict=True) if moved]
         if not layout.buffers:
             nothing = torch.empty(m, 0, device=self._device)
-            return Rows(self._whole, nothing, nothing.long()), nothing.new_zeros(m, 4)
+            return Rows(self._whole, nothing, nothing.long()), nothing.new_zeros(m, 3)
         whole = len(names) == len(entries)
         moved = self._whole if whole else Moved(w_t, names, self._device)
         floating = moved.flatten(given, models=(m,)).to(self._device)
         integer = layout.integer.flatten(given, models=(m,)).to(self._device)
-        below = self._counts & (integer < 0)  # as FedML's local noise may leave them
-        integer = torch.where(below, self._start, integer)
+        # FedML's local noise may leave counts below 0; the difference to one may overflow.
+        strange = self._counts & ((integer < 0) | (integer - self._start > LARGEST_STEP))
         raised = floating.clamp(min=moved.least)
-        change = raised - moved.start if self._measured else raised[:, :0]
-        columns = [
-            _peaks(floating),
-            part_norms(change, {"": slice(0, change.shape[1])}),
-            (raised != floating).any(1, keepdim=True) | below.any(1, keepdim=True),
-            (integer > self._most).any(1, keepdim=True),
-        ]
-        return Rows(moved, raised, integer), torch.cat([x.double() for x in columns], 1)
+        replaced = (raised != floating).any(1, keepdim=True) | strange.any(1, keepdim=True)
+        clipped, change = self._clipped(raised, moved.start)
+        columns = [torch.maximum(_peaks(floating), _peaks(clipped)), change, replaced]
+        rows = Rows(moved, clipped, torch.where(strange, self._start, integer))
+        return rows, torch.cat([column.double() for column in columns], 1)
 
-    def no_count(self, rows: Rows, client: int) -> str:
-        """Return the name and the value of an integer of a client's that cannot be a count."""
-        integer = rows.integer[client]
-        place = int((integer > self._most).nonzero()[0])
-        entry = next(e for e in self._layout.integer.entries if place < e.where.stop)
-        return f"{entry.name}: {int(integer[place])}"
+    def _clipped(self, rows: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """Return floating entries ``[m, n]`` not too far from ``start``, and how far they were."""
+        if self._longest == math.inf:
+            return rows, rows.new_zeros(len(rows), 1)
+        change = rows - start
+        norm = part_norms(change, {"": slice(0, len(start))})
+        nearer = start + change * (self._longest / norm)
+        return torch.where(norm > self._longest, nearer, rows), norm
 
-    def add(
-        self, rows: Rows, weights: Sequence[float], factors: Sequence[float], peaks: Sequence[float]
-    ) -> None:
-        """Add accepted clients as ``b_t + factor (b_k - b_t)``; ``peaks`` are bounds of ``|b_k|``.
-
-        That is a share of each client, and for the rest of its weight ``w_t``.
-        """
-        terms = list(map(Term.of, weights, factors, peaks))
-        shares = zip(map(Fraction, weights), map(Fraction, factors), strict=True)
-        together = sum((weight * factor for weight, factor in shares), Fraction())
+    def add(self, rows: Rows, weights: Sequence[float], peaks: Sequence[float]) -> None:
+        """Add accepted clients; ``peaks`` are bounds of their floating entries."""
+        terms = [Term.of(weight, 1.0, peak) for weight, peak in zip(weights, peaks, strict=True)]
+        together = sum(map(Fraction, weights), Fraction())
         folds = _HUGE_FOLDS if max(peaks) > _HUGE else _FOLDS
         for entry in rows.moved.entries:
             self._sum_of(entry.name).add(rows.floating[:, entry.where], terms, folds)
