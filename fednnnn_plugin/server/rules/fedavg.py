@@ -30,5 +30,5 @@ class PaperFedAvg(Optimizer):
         super().__init__(params, defaults)
 
     def step(self, closure: Any = None) -> Any:
-        """Make a step; a closure is not called: no loss has this gradient."""
+        """Make a step; as in every rule, a ``closure`` is not called: no loss has this gradient."""
         move(self)
