@@ -56,6 +56,6 @@ def _check_alike(facts: Mapping[str, object], ranks: Ranks, must: str) -> None:
             UserError(printable(key), f"{text_of(own)}, rank 0 has {text_of(other)}", must)
             for key in {**first, **facts}
             for own, other in [(facts.get(key), first.get(key))]
-            if repr(own) != repr(other)  # not by ==: no nan is nan
+            if repr(own) != repr(other)  # nan is not equal to nan
         ]:
             raise UserErrors(differing)

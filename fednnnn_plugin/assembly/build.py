@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from fednnnn_plugin.assembly.executors import make_executor, make_workers, own_test, why_alone
+from fednnnn_plugin.assembly.executors import make_executor, make_workers, why_alone
 from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.model_check import own_copy, takes_any_order
@@ -31,6 +31,7 @@ from fednnnn_plugin.rounds.client_vectors import ClientVectors
 from fednnnn_plugin.rounds.evaluation import batch_to_test
 from fednnnn_plugin.rounds.groups import MEMORY, Widths, kept_widths, room_on, widest_group
 from fednnnn_plugin.rounds.method_calls import MethodCalls
+from fednnnn_plugin.rounds.own_test import OwnTest
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.client_files import ClientFiles
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
@@ -82,12 +83,13 @@ def build_federation(
     steps = client_steps(data, sgd) if has_vectors(method) else [1] * data.num_clients
     calls = MethodCalls(method, sgd, seed, start.served.vector)
     vectors = ClientVectors(calls, steps, ranks, kept_in, read_ahead=forks)
-    least, own = ranks.size if room else 1, own_test(inputs, seed)
+    least, tester = ranks.size if room else 1, inputs.tester or inputs.trainer
+    own_test = OwnTest(tester, server.layout, inputs.device, seed) if tester else None
     federation = Federation(
-        schedule(recipe, data, least, inputs.functions, tested_by_own=own is not None),
+        schedule(recipe, data, least, inputs.functions, tested_by_own=own_test is not None),
         *(server, executor, ranks, vectors, () if ranks.rank else followers, widths),
         classes=classes,
-        own_test=own,
+        own_test=own_test,
     )
     return federation, TrainState(start, method=vectors.start())
 

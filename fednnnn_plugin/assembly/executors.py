@@ -24,11 +24,7 @@ from fednnnn_plugin.rounds.augmentation import Augmentation
 from fednnnn_plugin.rounds.batches import Batch, LoaderBatches, TensorBatches
 from fednnnn_plugin.rounds.executor import Executor, Training
 from fednnnn_plugin.rounds.loaders import LoaderData
-from fednnnn_plugin.rounds.simulation import OwnTest
 from fednnnn_plugin.rounds.training import TrainTogether, train_alone, train_by, train_in_slots
-from fednnnn_plugin.run_folder.records import Evaluation
-from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.server.layout import ModelState
 
 #: How several clients train on one GPU: in one set of kernels, or each by its own on streams. Which
 #: is faster is not known before both have run on one; `benchmarks/gpu.py` has a switch for it.
@@ -144,25 +140,3 @@ def make_executor(
         classes=classes,
         give_back=give_back,
     )
-
-
-def own_test(inputs: Inputs, seed: int) -> OwnTest | None:
-    """Return a custom test, with the global generators seeded for it as for a client.
-
-    It runs as a client's training does, on a thread of the device: what it keeps stays here.
-    """
-    tester, layout = inputs.tester or inputs.trainer, layout_of(inputs.model)
-    if tester is None:
-        return None
-
-    def call(number: int, state: ModelState, _: Step) -> Evaluation:
-        with isolated_generators(seed, "client", 0, 0):
-            return tester.test(layout.state_dict(state), number)
-
-    def test(number: int, state: ModelState) -> Evaluation:
-        found: Evaluation
-        with Threads(device=inputs.device) as thread:
-            [found] = all_of(thread, [partial(call, number, state)])
-        return found
-
-    return test

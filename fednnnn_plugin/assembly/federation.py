@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.followers.follower import Follower, figures
 from fednnnn_plugin.followers.progress import SHOWN
+from fednnnn_plugin.processes.devices import tensors_made_on_cpu
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.processes.ranks import Ranks, agreed
 from fednnnn_plugin.reading import read_mapping, write_yaml
@@ -89,8 +90,7 @@ def run_federation(
     with ExitStack() as stack:
         stack.enter_context(one_run())
         stack.enter_context(torch.inference_mode(mode=False))  # a caller's tensors would be frozen
-        if torch.get_default_device().type != "cpu":  # a caller's, which ours would be made on
-            stack.enter_context(torch.device("cpu"))
+        stack.enter_context(tensors_made_on_cpu())
         log_to = stack.enter_context(run_log())
         check_same_start(recipe, mode, ranks, only_check=only_check)
         inputs = _unfinished_inputs(recipe, load, files, mode, ranks)
@@ -104,6 +104,7 @@ def run_federation(
             built = build_federation(recipe, inputs, files, mode, ranks, followers)
         federation, train_state = built
         stack.enter_context(federation.executor)
+        stack.enter_context(federation.own_test or nullcontext())
         if ranks.rank:
             log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
             train_state = replace(train_state, round=ranks.broadcast_object(None))

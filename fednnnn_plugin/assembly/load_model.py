@@ -20,6 +20,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, in_python, printable, reason
 from fednnnn_plugin.files import checked_path
 from fednnnn_plugin.models import MODEL, form_in
+from fednnnn_plugin.processes.devices import tensors_made_on_cpu
 from fednnnn_plugin.recipe import Recipe, load_recipe
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.folder import RunFolder
@@ -75,6 +76,7 @@ def _with_model(recipe: Recipe, model: object) -> Recipe:
 
 
 @in_python
+@tensors_made_on_cpu()
 def load_model(
     folder: Path | str,
     model: nn.Module | Callable[..., nn.Module] | None = None,

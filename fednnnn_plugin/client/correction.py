@@ -3,16 +3,25 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fednnnn_plugin.client.method import GradientAt
 
-#: Returns g of a step, ``[m, d]``, of clients that are neighbours in a group, from their weights
-#: ``[m, d]``, `GradientAt` and the number of each one's step, ``[m, 1]`` from 0; the keyword
-#: ``first`` is the row of the first in the group, by default 0.
-StepGradient = Callable[..., Tensor]
+
+class StepGradient(Protocol):
+    """A method's gradients of a step, for clients that are neighbours in a group."""
+
+    def __call__(
+        self, weights: Tensor, gradient_at: GradientAt, number: Tensor, *, first: int = 0
+    ) -> Tensor:
+        """Return g, ``[m, d]``, at the weights ``[m, d]``.
+
+        ``number`` ``[m, 1]`` is each one's step, from 0; ``first`` the row of the first in the
+        group.
+        """
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def why_not_together(
         epochs=_EPOCHS,
         local_steps=None,
         batch_size=max(_SIZES),
-        schedule=None,  # a client alone does not know of a round
+        schedule=None,  # both at one rate: a group would take round 1's
     )
     model = copy.deepcopy(model).to("cpu", torch.float64).train()
     if len(labels) < sum(_SIZES):

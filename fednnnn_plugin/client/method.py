@@ -138,13 +138,14 @@ class ClientMethod:
 
 
 def replaces(method: ClientMethod, name: str) -> bool:
-    """Tell whether a method has a ``correction``, ``gradient`` or ``upload`` of its own."""
+    """Tell whether a method has a function of this name of its own, such as ``correction``."""
     return getattr(type(method), name) is not getattr(ClientMethod, name)
 
 
 def has_vectors(method: ClientMethod) -> bool:
     """Tell whether a method does more than to add a proximal term."""
-    own = any(replaces(method, name) for name in ("correction", "gradient", "upload"))
+    functions = ("correction", "gradient", "upload", "finish_client", "finish_round")
+    own = any(replaces(method, name) for name in functions)
     return own or bool(method.sends or method.keeps or method.returns)
 
 

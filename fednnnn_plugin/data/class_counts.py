@@ -49,8 +49,8 @@ def client_counts(
 def whole_numbers(given: Any, where: str, allowed: str) -> npt.NDArray[np.intp]:
     """Return a list, an array or a tensor [n] of integers, which may be empty, as an array."""
     kind = printable(type(given).__name__)
-    # Rows of several lengths, what is no array, and a tensor on the device meta.
-    with suppress(TypeError, ValueError, NotImplementedError):
+    # Rows of several lengths, what is no array, and a tensor that has a gradient or no values.
+    with suppress(TypeError, ValueError, RuntimeError):
         numbers = np.asarray(given.cpu() if hasattr(given, "cpu") else given)
         if numbers.ndim == 1 and (numbers.dtype.kind in "iu" or not numbers.size):
             return numbers.astype(np.intp)

@@ -25,6 +25,7 @@ def drawn_apart(samples: Samples, num_drawn: int, rng: np.random.Generator) -> P
 def _drawn(labels: Tensor, num_drawn: int, rng: np.random.Generator) -> Tensor:
     drawn = torch.zeros(len(labels), dtype=torch.bool)
     strata = labels.numpy() if are_classes(labels) else np.zeros(len(labels), dtype=np.int64)
+    strata = np.unique(strata, return_inverse=True)[1]  # of many classes a client has few
     quotas = apportion(num_drawn, np.bincount(strata))
     for places, quota in zip(places_of_classes(strata, len(quotas)), quotas, strict=True):
         drawn[rng.permutation(places)[:quota]] = True

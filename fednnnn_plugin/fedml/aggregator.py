@@ -115,7 +115,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         super().__init__(model, args)
         self._round = self._train.start_round
         limit, layout = self._train.max_client_failures, self._server.layout
-        self._clients = RoundClients(args, model, layout, limit)
+        self._clients = RoundClients(args, model, layout, limit, self._round + 1)
         log_through_fedml()
         self._last_round = self._round + self._train.comm_round
         if not is_server:
@@ -239,6 +239,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._round += 1
         evaluated = "served" if global_privacy() else server.rule.evaluated
         update = replace(update, by_client=self._clients.as_sent(update.by_client))
+        self._clients.begin(self._round + 1)
         self._records.aggregated(self._round, update, move, evaluated)
         handed = self._state.evaluation if self._hands_over() else self._state.served
         return whole_state(self.model, server.layout.state_dict(handed), torch.device("cpu"))

@@ -118,21 +118,29 @@ def _training(data: FederatedData) -> Images:
 def staged_data(dataset: FedMLDataset, num_clients: int | None = None) -> FederatedData | None:
     """Return the tensors behind a data set of ours, or None where a user has replaced a loader.
 
-    None too where they are not divided between ``num_clients``, if that is given.
+    That is the whole test's, or one to train on. None too where they are not divided between
+    ``num_clients``, if that is given.
     """
-    test, local, tests = dataset[3], dataset[5], dataset[6]
+    test, local = dataset[3], dataset[5]
     if not isinstance(test, TestImages) or not isinstance(local, Mapping):
         return None
-    data, total = test.data, test.data.num_clients
+    total = test.data.num_clients
     ours = local.keys() == set(range(total)) and all(
-        isinstance(loader, ClientLoader) and loader.data is data and loader.client == client
+        isinstance(loader, ClientLoader) and loader.data is test.data and loader.client == client
         for client, loader in local.items()
     )
-    tested = isinstance(tests, Mapping) and all(
-        isinstance(loader, TestImages) and (loader.data, loader.places) == (data, places)
-        for loader, places in ((test, (0, 1)), *((tests.get(k), (k, total)) for k in local))
+    return test.data if ours and num_clients in (None, total) else None
+
+
+def _has_own_tests(dataset: FedMLDataset, data: FederatedData) -> bool:
+    """Tell whether a user has replaced a loader to test on, by another of ours or by their own."""
+    test, tests, total = dataset[3], dataset[6], data.num_clients
+    if test.places != (0, 1) or not isinstance(tests, Mapping):
+        return True
+    return any(
+        not isinstance(loader, TestImages) or (loader.data, loader.places) != (data, (k, total))
+        for k, loader in ((k, tests.get(k)) for k in range(total))
     )
-    return data if ours and tested and num_clients in (None, total) else None
 
 
 def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | LoaderData:
@@ -140,7 +148,8 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
     sizes, loaders, test_loaders = dataset[4:7]
     for loader in (*loaders.values(), dataset[3], *(test_loaders or {}).values()):
         follow_the_engine(loader)
-    if (staged := staged_data(dataset, num_clients)) is not None:
+    staged = staged_data(dataset, num_clients)
+    if staged is not None and not _has_own_tests(dataset, staged):
         return staged
     for client in range(num_clients):
         if client not in loaders or client not in sizes:

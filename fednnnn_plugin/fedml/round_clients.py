@@ -24,13 +24,25 @@ _log = logging.getLogger(__name__)
 class RoundClients:
     """The clients of one round after another, by their positions in FedML's list of models.
 
-    They train ``model``, whose tensors are in ``layout``. Of them ``limit`` may fail in a round.
+    They train ``model``, whose tensors are in ``layout``. Of them ``limit`` may fail in a round;
+    ``number`` is that of the first one.
     """
 
-    def __init__(self, args: Any, model: nn.Module, layout: Layout, limit: int) -> None:
+    def __init__(
+        self, args: Any, model: nn.Module, layout: Layout, limit: int, number: int
+    ) -> None:
         self._args, self._ids, self._limit = args, client_ids(args), limit
         self._model, self._layout = model, layout
         self._without_data: set[int | str] = set()  # of which this was said
+        self.begin(number)
+
+    def begin(self, number: int) -> None:
+        """Forget the round before this one."""
+        self._number, self._failed = number, 0
+        self._places: list[int] = []  # of the models that are to be averaged
+        self._left_out: list[ClientRecord] = []
+        self._sent_norms: dict[int | str, float] = {}  # before FedML's defences changed them
+        self._received: tuple[int, list[ClientRecord]] = (0, [])
 
     def receive(
         self, number: int, models: Sequence[ClientModel]
@@ -41,9 +53,7 @@ class RoundClients:
             UserError: too many do not fit.
             RunError: fewer are finite than FedML's defence needs.
         """
-        self._number, self._failed = number, 0
-        self._left_out: list[ClientRecord] = []
-        self._sent_norms: dict[int | str, float] = {}  # before FedML's defences changed them
+        self.begin(number)
         sent: dict[int, ClientModel] = {}
         for position, (samples, state) in enumerate(models):
             try:
@@ -52,7 +62,7 @@ class RoundClients:
                 self._fail(position, error)
         if is_changing():
             sent = self._secured(sent, len(models))
-        self._places = list(sent)  # of the models that are to be averaged
+        self._places, self._received = list(sent), (self._failed, [*self._left_out])
         return list(sent.values()), list(sent)
 
     def _secured(self, sent: dict[int, ClientModel], total: int) -> dict[int, ClientModel]:
@@ -80,8 +90,11 @@ class RoundClients:
             UserError: too many models or numbers that cannot be added.
             RunError: none can.
         """
+        failed, left_out = self._received  # an earlier try may have added to them
+        self._failed, self._left_out = failed, [*left_out]
         weightless = 0
-        for position, (samples, model) in zip(self._places, models, strict=True):
+        places = self._places if len(self._places) == len(models) else range(len(models))
+        for position, (samples, model) in zip(places, models, strict=True):
             client, name = self._id(position), self._name(position)
             if as_float(samples) == 0:  # FedML weights it with 0
                 weightless += 1

@@ -29,11 +29,11 @@ class Choices(NamedTuple):
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0  # no flag
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_positive(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < math.inf
+    return isinstance(value, int | float) and value is not True and 0 < value < math.inf
 
 
 _POSITIVE, _COUNT = "a positive finite number", "a whole number of at least 0"

@@ -9,7 +9,7 @@ import fedml  # noqa: F401  # whose names of methods are none of ours
 
 from fednnnn_plugin.errors import UserError, UserErrors, printable, shown
 from fednnnn_plugin.fedml.methods import in_scripts
-from fednnnn_plugin.fedml.security import check_security
+from fednnnn_plugin.fedml.security import check_security, global_privacy
 from fednnnn_plugin.fedml.server_files import ServerFiles
 from fednnnn_plugin.fedml.settings import continue_from_state, server_recipe
 from fednnnn_plugin.fedml.silo_records import settings_line
@@ -57,9 +57,8 @@ def check_server(path: Path) -> str:
         tried(file_to_write, "prometheus_path", tracking.prometheus_path, only_check=True)
     if problems or recipe is None:
         raise UserErrors(problems)
-    privacy = getattr(args, "enable_dp", None) and getattr(args, "dp_solution_type", None)
-    alone = privacy == "cdp"  # FedML starts it from the arguments, in the server's process
-    return f"{recipe.name}: a server of {settings_line(recipe, served_alone=alone)}"
+    line = settings_line(recipe, served_alone=global_privacy())
+    return f"{recipe.name}: a server of {line}"
 
 
 def _arguments(path: Path) -> SimpleNamespace:

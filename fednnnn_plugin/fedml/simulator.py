@@ -30,6 +30,7 @@ from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
 from fednnnn_plugin.fingerprint import Fingerprint, code_digests, model_digests
 from fednnnn_plugin.followers.progress import progress_display
 from fednnnn_plugin.models import MODELS, is_built_in
+from fednnnn_plugin.processes.devices import tensors_made_on_cpu
 from fednnnn_plugin.processes.endings import exit_at_signals
 from fednnnn_plugin.processes.job import ending_together
 from fednnnn_plugin.recipe.schema import own_keys
@@ -51,6 +52,7 @@ class Simulator:
     """
 
     @in_scripts
+    @tensors_made_on_cpu()
     def __init__(
         self,
         args: Any,

@@ -47,8 +47,8 @@ class RuleStrategy(FedAvg):
     The norms of a round are in its ``MetricRecord``, beside what the clients measured: ``N``,
     ``E``, ``N/E``, ``client-norms`` (minimum, median, maximum), ``server-update-norm``, and the
     counts ``clients``, ``rejected``, ``failed`` (of the rejected, those that sent an error, another
-    model or, with ``"samples"``, no positive weight; the others sent numbers that are not finite,
-    or no counts) and ``clipped``. A round with no valid reply leaves both models as they are, with
+    model or, with ``"samples"``, no positive weight; the others sent numbers that are not finite)
+    and ``clipped``. A round with no valid reply leaves both models as they are, with
     a warning. Metrics of clients that do not fit each other are left out, with a warning.
 
     Args:
@@ -105,6 +105,7 @@ class RuleStrategy(FedAvg):
         self._server: KeptServer | None = None
         self._is_fresh = False  # whether no client was asked since
         self._sent = False  # whether clients have the served model of this round
+        self._before = 0  # rounds that were done when it began
         self._returned: ArrayRecord | None = None
         self._warned = False  # of an accuracy that is none
 
@@ -136,7 +137,8 @@ class RuleStrategy(FedAvg):
             RunError: the served or the evaluation model overflowed.
         """
         server = self._begin(initial_arrays)
-        done, arrays = server.done, initial_arrays
+        done, arrays = self._before, initial_arrays
+        self._before = 0  # what calls the methods counts on
         run: Callable[..., Result] = super().start
         if done:
             counted = type(type(self).__name__, (_CountedOn,), {})(self, done)
@@ -182,7 +184,8 @@ class RuleStrategy(FedAvg):
                 "must not be changed, as clients get the served model, not these",
             )
         self._is_fresh, self._sent = False, True
-        return super().configure_train(server_round, ArrayRecord(server.served), config, grid)
+        number, served = self._before + server_round, ArrayRecord(server.served)
+        return super().configure_train(number, served, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -216,13 +219,19 @@ class RuleStrategy(FedAvg):
         self._returned = ArrayRecord(server.evaluation)
         return self._returned, metrics
 
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the evaluation model."""
+        return super().configure_evaluate(self._before + server_round, arrays, config, grid)
+
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the clients' metrics, averaged as by Flower's FedAvg; None if they do not fit."""
         replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
-        averaged, average = super().aggregate_evaluate, self.evaluate_metrics_aggr_fn
-        found = averaged_if_fit(lambda: averaged(server_round, replies), average)
+        averaged, number = super().aggregate_evaluate, self._before + server_round
+        found = averaged_if_fit(lambda: averaged(number, replies), self.evaluate_metrics_aggr_fn)
         results = [client_result(reply, self.weighted_by_key) for reply in replies]
         known = [result for result in results if result is not None]
         if self._server is not None and (found is not None or known):
@@ -243,7 +252,7 @@ class RuleStrategy(FedAvg):
         model, settings = arrays.to_torch_state_dict(), (self._weighting, self._longest)
         given = self.rule, self._settings, model, self._trainable, *settings, *self._paths
         server = self._server = KeptServer(*given)
-        self._is_fresh, self._sent, self._returned = True, False, None
+        self._is_fresh, self._sent, self._before, self._returned = True, False, server.done, None
         return server
 
     def _add(self, total: ClientSum, server: KeptServer, reply: Message) -> bool:

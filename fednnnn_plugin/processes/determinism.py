@@ -40,7 +40,7 @@ def deterministic_algorithms() -> Iterator[None]:
 def _logged_warnings() -> Iterator[None]:
     """Put PyTorch's warnings of what is not deterministic into the log, each text once.
 
-    It names the operation, and what makes a product deterministic.
+    PyTorch's text names the operation, and what makes a product deterministic.
     """
     logged = set[str]()
     with warnings.catch_warnings():

@@ -5,7 +5,8 @@ import logging
 import os
 import platform
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -26,6 +27,14 @@ _NO_MEMORY = re.compile(
 def visible_gpus() -> int:
     """Return how many GPUs this process can use."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+@contextmanager
+def tensors_made_on_cpu() -> Iterator[None]:
+    """Have tensors made on the CPU, also where the caller's default device is another."""
+    is_default = torch.empty(0).device.type == "cpu"  # 2.4 knows no `with device` otherwise
+    with nullcontext() if is_default else torch.device("cpu"):
+        yield
 
 
 def core_ids() -> set[int]:

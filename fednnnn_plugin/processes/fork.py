@@ -32,6 +32,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 #: no children and has used no processor time since: it waits for what no thread of it will do.
 SILENT_SECONDS, STUCK_SECONDS = 120.0, 600.0
 _LONGEST_LOOK = 2.0
+_BETWEEN_LOOKS = 0.5  # at least: others may send thousands of messages a second
 _DIES_WITHIN = 1.0  # of what is read on its pipe
 _WHY = "custom code in it may wait for a lock that another thread of the program held"
 _REMEDY = "device_args.worker_num: 1 trains arrays and tensors in the program itself"
@@ -84,8 +85,9 @@ class Fork:
 
     def has_ended(self) -> bool:
         """Tell whether it has, also where its own children hold the pipe; look after it."""
-        silent = time.monotonic() - self._heard_at
-        if silent > SILENT_SECONDS and self.process.exitcode is None:
+        now = time.monotonic()
+        silent, is_due = now - self._heard_at, now - self._looked_at > _BETWEEN_LOOKS
+        if silent > SILENT_SECONDS and is_due and self.process.exitcode is None:
             self._look_after(silent)
         return self.process.exitcode is not None
 

@@ -64,7 +64,7 @@ class Forks(Workers):
                 begin(place, slot)
             while busy:
                 ready = wait([*busy], timeout=1.0)  # as Threads does
-                # All that are silent are looked after, also where others log without a pause.
+                # All that are silent are looked after, also while others send log records.
                 for pipe in [p for p, fork in busy.items() if p in ready or fork.has_ended()]:
                     fork, message = busy[pipe], busy[pipe].heard(pipe)
                     if not isinstance(message, Result):

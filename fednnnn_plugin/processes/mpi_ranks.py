@@ -101,7 +101,7 @@ class MpiRanks(Ranks):
         return part if part.combine(self.allgather, self._sum) else None
 
     def agree(self, error: UserError | None = None) -> None:
-        every = self.allgather(str(error).split("\n") if error else [])
+        every = self.allgather([str(one) for one in error.each] if error else [])
         lines: list[str] = []
         for line in dict.fromkeys(chain.from_iterable(every)):
             ranks = [rank for rank, said in enumerate(every) if line in said]

@@ -155,9 +155,10 @@ def agreement(
     """
     ax, colors, of = style.axes(ax), style.looks(runs, how["palette"]), _prefix(runs, layer)
     moved = runs[f"{of}mean_client_norm"].where(runs[f"{of}mean_client_norm"] > 0.0)
-    uneven = runs.get("client_weighting", pd.Series("", runs.index)) == "samples"
+    weighting, sampling = (runs.get(key) for key in ("client_weighting", "client_sampling"))
+    even = pd.Series(weighting == "uniform", runs.index) & (sampling != "by_size")
     clients = runs["clients"].astype(float)
-    mark = (1.0 / np.sqrt(clients)).mask(uneven | (clients < 2.0))
+    mark = (1.0 / np.sqrt(clients)).where(even & (clients > 1.0))
     if layer is None:  # a layer's is on no record
         mark = (runs["orthogonal_norm"] / moved).fillna(mark)
     ratio = runs.assign(ratio=runs[f"{of}mean_update_norm"] / moved, mark=mark.where(moved > 0.0))

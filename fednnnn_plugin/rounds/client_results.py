@@ -1,5 +1,6 @@
 """From the tallies of a test to the results of each client and of each class."""
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -32,7 +33,7 @@ def classes_of(data: FederatedData | LoaderData, weighting: str) -> list[ClassRe
         total += weight
     names = data.class_names or map(str, range(count))
     rows = zip(names, samples.tolist(), clients.tolist(), (weights / total).tolist(), strict=True)
-    return [ClassResult(number, name, 0, 0.0, *of) for number, (name, *of) in enumerate(rows)]
+    return [ClassResult(number, name, 0, math.nan, *of) for number, (name, *of) in enumerate(rows)]
 
 
 def client_results(tallied: Iterable[Tested]) -> list[ClientResult]:

@@ -87,7 +87,7 @@ class ClientVectors:
 
     def check(self, named: Mapping[str, Tensor]) -> None:
         """Raise ``OSError`` or ``ValueError`` where a file of a checkpoint is damaged."""
-        self.files.check(MethodState.taken_from(dict(named), self.calls.served.device).kept)
+        self.files.check(MethodState.taken_from(dict(named), torch.device("cpu")).kept)
 
     def begin(
         self,
@@ -99,7 +99,7 @@ class ClientVectors:
     ) -> None:
         """Have what a round's clients need, on every rank; ``weights`` are their ``a_k``."""
         self._assignment = assignment if self._method.keeps else ()
-        self.files.remove(self._placed)  # by an earlier try of the round, which was too wide
+        self.files.remove(self._placed)  # written by an earlier try of the round: groups too wide
         self._handed, self._held, self._new, self._placed = {}, {}, {}, {}
         calls, rank = self.calls, self.ranks.rank
         calls.number, calls.served = number, served.vector

@@ -1,7 +1,7 @@
 """A round of the simulation, from the served model to the record, on every rank."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -19,6 +19,7 @@ from fednnnn_plugin.rounds.evaluation import Tested
 from fednnnn_plugin.rounds.executor import Executor
 from fednnnn_plugin.rounds.group_adder import GroupAdder, cause_of, refuse_failures
 from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, assign, plan_groups, width_in
+from fednnnn_plugin.rounds.own_test import OwnTest
 from fednnnn_plugin.rounds.schedule import Schedule
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
 from fednnnn_plugin.run_folder.results import NO_RESULTS, ClassResult, ClientResult, Results
@@ -27,9 +28,6 @@ from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerState
 
 _log = logging.getLogger(__name__)
-
-#: How a user tests a model, after which round.
-OwnTest = Callable[[int, ModelState], Evaluation]
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,10 @@ class ClientFiles:
     def remove(self, places: Mapping[int, Place]) -> None:
         """Remove what clients kept."""
         for client, place in places.items():
-            self._file(client, place.round).unlink(missing_ok=True)
+            self._check_held()
+            path = self._file(client, place.round)
+            with errors_named(path):
+                path.unlink(missing_ok=True)
 
     def read(self, client: int, place: Place) -> dict[str, Tensor]:
         """Return what a client kept."""

@@ -27,7 +27,7 @@ class ClientResult(NamedTuple):
 
 
 class ClassResult(NamedTuple):
-    """The accuracy on the test samples of one class, in [0, 1]; 0 where there are none.
+    """The accuracy on the test samples of one class, in [0, 1]; NaN before a test.
 
     Of the class all clients train on ``train_samples``, ``train_clients`` have one, and ``weight``
     is its share in each client's samples, averaged as the clients' models are over all clients;
@@ -37,7 +37,7 @@ class ClassResult(NamedTuple):
     number: int
     name: str
     samples: int = 0
-    accuracy: float = 0.0
+    accuracy: float = math.nan
     train_samples: int | None = None
     train_clients: int | None = None
     weight: float | None = None

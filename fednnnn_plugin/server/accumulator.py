@@ -30,10 +30,11 @@ class UpdateAccumulator(ClientSum):
 
     All entries that are not trained are buffers. Floating ones are averaged as they are, not as
     differences, so that a running variance stays positive; each element is rounded by at most
-    ``2^-136`` of the client's largest. A buffer that no client changes, such as a frozen parameter,
-    needs no memory. A client's ``running_var`` below 0 counts as 0. Of integers the maximum over
-    the clients is taken. An int64 buffer that is not negative in ``w_t`` is a count: a client's
-    that is negative, or grows by more than ``2^32`` in a round, counts as that of ``w_t``.
+    ``2^-136`` of the client's largest, and where it is clipped before that as float64. A buffer
+    that no client changes, such as a frozen parameter, needs no memory. A client's ``running_var``
+    below 0 counts as 0. Of integers the maximum over the clients is taken. An int64 buffer that is
+    not negative in ``w_t`` is a count: a client's that is negative, or grows by more than ``2^32``
+    in a round, counts as that of ``w_t``.
 
     Args:
         global_state: ``w_t`` with its buffers; name -> tensor. It is copied.

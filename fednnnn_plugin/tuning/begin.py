@@ -18,9 +18,10 @@ from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.recipe import Recipe, differences
 from fednnnn_plugin.recipe.data_spec import data_spec
-from fednnnn_plugin.reporting.study import Plan, is_study, read_plan, read_study
+from fednnnn_plugin.reporting.study import Plan, is_study, read_plan
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.loaders import LoaderData
+from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.tuning.options import (
     GRID,
@@ -83,14 +84,12 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     ]
     if differing:
         raise UserErrors(differing)
-    try:
-        study = read_study(folder.path)
-    except UserError:  # the search writes trials.csv anew, from Optuna's journal
-        return
     for step in plan.steps:
-        if best := study.chosen(step):
-            for name in plan.run_folders:
-                check_trial(folder, folder.trial(step, best) / name)
+        trials = (folder.trial(step, point) for point in step.points())
+        runs = ([trial / name for name in plan.run_folders] for trial in trials)
+        finished = (each for each in runs if all(RunFolder(run).summary.exists() for run in each))
+        for run in next(finished, []):
+            check_trial(folder, run)
 
 
 def _classes_per_client(load: Load, plan: Plan, folder: StudyFolder) -> int:
@@ -144,11 +143,15 @@ def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:
     for spec, (name, recipe) in {} if problems else specs.items():
         where = f"{name} ({partition_name(spec.partition_method, spec.partition_sizes)} clients)"
         try:
-            data = _data(recipe, folder)
+            labels = _labels(_data(recipe, folder))
         except UserError as error:
             problems += [UserError(where, each) for each in error.each]
     if problems:
         raise UserErrors(problems)
+    return labels
+
+
+def _labels(data: FederatedData | LoaderData) -> Tensor:
     if isinstance(data, FederatedData):
         return data.train_labels
     labels: Tensor = next(iter(data.test_loader))[1]

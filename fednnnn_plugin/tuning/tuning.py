@@ -20,6 +20,7 @@ from fednnnn_plugin.data.own_forms import clients_of
 from fednnnn_plugin.errors import RESUME, UserError, in_python, shown
 from fednnnn_plugin.files import checked_path
 from fednnnn_plugin.followers.progress import warnings_shown
+from fednnnn_plugin.processes.devices import tensors_made_on_cpu
 from fednnnn_plugin.processes.endings import launched_ranks
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.reporting.study import is_study, read_plan
@@ -137,6 +138,7 @@ def tune(
     )
 
 
+@tensors_made_on_cpu()
 def tune_recipe(
     recipe: Path | str,
     options: Options,

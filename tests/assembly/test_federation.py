@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -21,11 +22,15 @@ from torch.nn.utils import parameters_to_vector
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
+from fednnnn_plugin.processes.endings import exit_at_signals
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.rounds.loaders import LoaderData
+from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import generators_state
+from fednnnn_plugin.server.layout import State
 
 from ..support.commands import quick_words
+from ..support.processes import WATCHDOG
 from ..tiny import Content, Drawing, Tiny, draw, follower
 
 
@@ -61,6 +66,31 @@ def test_trainer_repeats_its_bits_and_metrics(tiny: Tiny, content: Content) -> N
     for record in tiny.records("parts"):
         assert record["test_metrics"].keys() == {"mse"}
         assert record["test_acc"] is None
+
+
+class OnItsThread:
+    """A user's test, which keeps something for its thread; an interrupt comes while it tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.own, self.counts = folder, threading.local(), list[int]()
+        self.saved = False
+
+    def test(self, state: State, round_number: int) -> Evaluation:
+        self.own.count = getattr(self.own, "count", 0) + 1
+        self.counts.append(self.own.count)
+        if round_number == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+            deadline = time.monotonic() + WATCHDOG
+            while not self.saved and time.monotonic() < deadline:
+                self.saved = any(self.folder.rglob("round-*"))
+        return Evaluation(accuracy=0.5)
+
+
+def test_own_test_has_one_thread_and_keeps_no_stop_from_saving(tiny: Tiny) -> None:
+    tester = OnItsThread(tiny.folder)
+    with pytest.raises(KeyboardInterrupt), exit_at_signals():
+        tiny(tester=tester, comm_round=4, checkpoint_every=50)
+    assert (tester.counts, tester.saved) == ([1, 2, 3], True)
 
 
 def test_more_clients_than_add_up_exactly_are_refused(tiny: Tiny) -> None:

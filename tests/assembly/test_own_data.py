@@ -257,7 +257,10 @@ def test_each_client_may_bring_a_test_part(tmp_path: Path) -> None:
     [
         (lambda x, y: (x, y, 0), "a list of 3"),
         (lambda x, y: ((x, x), y), "inputs .* list of 2: must be one tensor"),
-        (lambda x, y: (x, str(int(y))), "labels: names, such as '0': .*factorize"),
+        (
+            lambda x, y: (x, str(int(y))),
+            "labels: names or other .*: \\['0', '3', '1'\\]: .*factorize",
+        ),
         (lambda x, y: (x.to(torch.uint8), y), "inputs: torch.uint8 .*float"),
         (lambda x, y: (x, y.double()), "labels: torch.float64 .*astype.int.*mse"),
         (lambda x, y: (x, y[None]), r"labels: torch.int64 of \[30, 1\].*y\[:, 0\]"),

@@ -231,6 +231,10 @@ def test_what_a_run_was_begun_with_is_compared(tmp_path: Path, caplog: Any) -> N
     check_unchanged(folder, {"model": of}, begun)
     [line] = caplog.messages
     assert "model: not compared, as no digest tells it: torch._C.Generator" in line
+    on_gpu = {**begun, "device": begun["device"] | {"kind": "cuda", "name": "cuda:0 (GPU)"}}
+    keep_fingerprint(folder, {}, on_gpu)
+    with pytest.raises(UserError, match=r"^--resume: device_args: .* cuda"):
+        check_unchanged(folder, {}, begun)
 
 
 def test_another_split_of_packaged_data_is_refused(

@@ -126,12 +126,10 @@ def test_model_is_tried_in_this_thread_by_a_single_worker(tmp_path: Path) -> Non
 def test_callers_default_device_is_not_that_of_a_run(tmp_path: Path) -> None:
     """A program may have its tensors made on a GPU; some of a run's were, beside others."""
     usual = quick_run(tmp_path / "usual", comm_round=1)
-    torch.set_default_device("meta")
-    try:
+    with torch.device("meta"):
         run = quick_run(tmp_path / "run", comm_round=1)
-        assert torch.get_default_device() == torch.device("meta")
-    finally:
-        torch.set_default_device(None)
+        fp.load_model(run)
+        assert torch.empty(0).is_meta
     assert run.summary.final_test_acc == usual.summary.final_test_acc
 
 

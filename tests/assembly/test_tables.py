@@ -84,7 +84,9 @@ def test_columns_are_arrays() -> None:
     ]
     named = table(torch.ones(2, 2), np.array(["a", "b"]))
     for given in ((named["x"], named["label"]) * 2, (named, named)):
-        with pytest.raises(fp.UserError, match=r"train_labels: names, such as 'a': .*factorize"):
+        with pytest.raises(
+            fp.UserError, match=r"train_labels: names or other .*: \['a', 'b'\]: .*factorize"
+        ):
             load(given)
 
 

@@ -150,6 +150,8 @@ def test_files_outside_a_data_set_are_refused(tmp_path: Path) -> None:
     ]
     (folder / "private").symlink_to("/dev/zero")
     os.mkfifo(folder / "pipe")
+    (folder / "link.png").symlink_to(tmp_path / "private.png")
+    (folder / "linked").symlink_to(tmp_path, target_is_directory=True)
     shutil.copy(folder / "a" / "0.png", tmp_path / "private.png")
     shutil.copy(folder / "a" / "0.png", folder / "own")
     content = (folder / "a" / "0.png").read_bytes()
@@ -159,7 +161,7 @@ def test_files_outside_a_data_set_are_refused(tmp_path: Path) -> None:
     for path in (
         *("/dev/zero", folder / "private", folder / "pipe", folder / "gone.png", folder),
         *(tmp_path / "private.png", folder / ".." / "private.png", folder / ("x" * 5_000)),
-        *(f"{folder}/\0", "own", None),
+        *(folder / "link.png", folder / "linked" / "private.png", f"{folder}/\0", "own", None),
     ):
         files = [{"bytes": content, "path": "0.png"}, {"bytes": None, "path": path and str(path)}]
         write(files, table)

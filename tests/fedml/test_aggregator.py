@@ -112,11 +112,17 @@ def test_aggregator_names_a_client_that_does_not_fit(caplog) -> None:
     assert rejected.startswith("round 1: the client of rank 65: ")
     server = silo(max_client_failures=1, client_weighting="samples")  # failures in both hooks
     one, other = moved(server, (3.0, 0.0), (3.0, 0.0))
+    kept, _ = server.on_before_aggregation([one, (10, None), ("none", other[1])])
+    with refused("round 1: the client of rank 3: client weight"):
+        server.aggregate(kept)
+    kept, _ = server.on_before_aggregation([one, (10, None), ("none", other[1])])
     for _ in range(2):  # as often as it is tried
         with refused("round 1: the client of rank 3: client weight"):
-            play(server, [one, (10, None), ("none", other[1])])
+            server.aggregate(kept)
     kept, _ = server.on_before_aggregation([one, other, (-1, other[1])])
     assert server.aggregate(kept)["weight"].tolist() == [[1.5, 0.0]]
+    with refused("round 1: the client of rank 1: client weight: -1"):  # without the first hook
+        silo(client_weighting="samples").aggregate([(-1, one[1])])
 
 
 WHOLE = torch.zeros(1, 2)

@@ -10,8 +10,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml.loaders import staged_data
+from fednnnn_plugin.fedml.loaders import engine_data, staged_data
 from fednnnn_plugin.fedml.settings import script_recipe
+from fednnnn_plugin.rounds.loaders import LoaderData
 
 from .rounds import CPU, fedml_args, refused
 
@@ -80,14 +81,21 @@ def test_data_of_an_untouched_set_are_tensors() -> None:
     test, sizes, local, tests = dataset[3:7]
     for changed in (
         (list(test), sizes, local, tests),
-        (tests[0], sizes, local, tests),
         (test, sizes, local | {1: list(local[1])}, tests),
         (test, sizes, local | {1: local[0]}, tests),
         (test, sizes, {k: local[k] for k in range(CLIENTS - 1)}, tests),
-        (test, sizes, local, tests | {1: list(tests[1])}),
-        (test, sizes, local, None),
     ):
         assert staged_data([*dataset[:3], *changed, dataset[7]]) is None
+
+
+def test_test_loaders_that_replace_ours_are_tested_on() -> None:
+    dataset, _ = load()
+    assert engine_data(dataset, CLIENTS) is dataset[3].data
+    test, tests = dataset[3], dataset[6]
+    for new, local in ((tests[0], tests), (test, tests | {1: list(tests[1])}), (test, None)):
+        found = engine_data([*dataset[:3], new, *dataset[4:6], local, dataset[7]], CLIENTS)
+        assert isinstance(found, LoaderData)
+        assert sum(len(y) for _, y in found.test_loader) == sum(len(y) for _, y in new)
 
 
 def test_data_of_ours_train_fedmls_optimizers(caplog, own_folder) -> None:

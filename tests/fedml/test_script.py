@@ -241,6 +241,7 @@ SET = ("--set", "train_args.beta=5e-4")
     ("words", "status", "said"),
     [
         ((*SET, "a.yaml", *SET, "--output", "list", "--resume"), 2, "a.yaml: no such file"),
+        (("--output", "logs", "a.yaml"), 2, "a.yaml: no such file"),
         (("mnist_iid_b_fedavg", "--set", "train_args.beat=1"), 2, "train_args.beat: "),
         (("a.yaml", "--api_key", "key"), 2, "No such option"),
         (("a.yaml", "--help"), 0, "Usage: fedml run [OPTIONS] RECIPE.yaml\n"),

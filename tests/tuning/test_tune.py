@@ -114,6 +114,11 @@ def test_resumed_study_mends_its_table(tmp_path: Path) -> None:
     table.write_text(content.partition("\n")[2])
     assert tune(tmp_path, "--resume").exit_code == 0
     assert table.read_text() == content
+    table.write_text("damaged")  # other data are refused all the same
+    [digests] = (tmp_path / TRIALS).rglob("fingerprint.json")
+    digests.write_text(digests.read_text().replace('"tensors": "', '"tensors": "0'))
+    resumed = tune(tmp_path, "--resume")
+    assert (resumed.exit_code, "data_args: " in resumed.stderr) == (2, True), resumed.stderr
 
 
 def test_search_by_a_recipes_first_metric(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from fednnnn_plugin.packaged_recipes import list_recipes
 class RecipeGroup(click.Group):
     """FedML's ``run`` group, which becomes the recipe command where a recipe is named.
 
-    That is: before any of its subcommands an argument ends in .yaml or .yml, or is the name of a
-    recipe that comes with the package.
+    That is: an argument ends in .yaml or .yml, or is the name of a recipe that comes with the
+    package, and what follows the group's own options is none of its subcommands.
     """
 
     def make_context(
@@ -24,7 +24,7 @@ class RecipeGroup(click.Group):
         **extra: Any,
     ) -> click.Context:
         """Return the recipe command's context instead of the group's where a recipe is named."""
-        if not self._names_recipe(args):
+        if not self._names_recipe(info_name, args):
             return super().make_context(info_name, args, parent, **extra)
         if (reason := hook.why_unusable()) is not None:
             click.echo(reason, err=True)
@@ -34,14 +34,19 @@ class RecipeGroup(click.Group):
 
         return run_command.make_context(info_name, args, parent, obj=Mlops, **extra)
 
-    def _names_recipe(self, words: list[str]) -> bool:
-        packaged = {path.stem for path in list_recipes()}
-        for word in words:
-            if word in self.commands:
-                return False
-            if word in packaged or (word.endswith((".yaml", ".yml")) and word[0] != "-"):
-                return True
-        return False
+    def _names_recipe(self, info_name: str | None, args: list[str]) -> bool:
+        with click.Context(self, info_name=info_name) as scratch:
+            scratch.allow_interspersed_args = False
+            try:
+                _, rest, _ = self.make_parser(scratch).parse_args(list(args))
+            except click.UsageError:  # an option that the group does not have, so the recipe's
+                rest = []
+        words = [arg for arg in args if not arg.startswith("-")]
+        if not words or (rest and rest[0] in self.commands):
+            return False
+        if any(word.endswith((".yaml", ".yml")) for word in words):
+            return True
+        return not {path.stem for path in list_recipes()}.isdisjoint(words)
 
 
 def apply(run: ModuleType) -> None:

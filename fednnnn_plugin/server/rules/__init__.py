@@ -4,7 +4,7 @@ import copy
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -203,7 +203,7 @@ def rule(
             problem = "one of ours has this name; call it otherwise"
         elif evaluated not in get_args(Evaluated):
             problem = f"evaluated: {evaluated!r}: must be one of {', '.join(get_args(Evaluated))}"
-        elif not isinstance(wants, Collection) or any(each not in _MEASURED for each in wants):
+        elif not isinstance(wants, tuple | list) or any(each not in _MEASURED for each in wants):
             problem = f"wants: {wants!r}: must be some of {', '.join(sorted(_MEASURED))}"
         elif {type(key) for key in keys.values()} - {Key}:
             problem = f"{', '.join(keys)}: must be positive(), non_negative() or decay()"
