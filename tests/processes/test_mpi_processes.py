@@ -365,6 +365,13 @@ def test_mistakes_of_one_rank_name_it() -> None:
     assert sorted(whose) == ["", *[f"rank 1 on {platform.node()}: "] * 2]
 
 
+def test_mistakes_of_all_ranks_are_counted_once() -> None:
+    wrong = [f"--set=train_args.wrong_{number}=1" for number in range(25)]
+    ended = on_ranks(2, f"{BIN}/fednnnn", "run", FEDNNNN, *wrong)
+    lines = [line for line in ended.stderr.splitlines() if "wrong_" in line or "more" in line]
+    assert (ended.status, len(lines), lines[-1]) == (2, 21, "... and 5 more"), ended
+
+
 # Rank 2 stops itself before it begins, on its way to a barrier, or in it, where rank 0 has heard of
 # it already.
 STOPPED = """
