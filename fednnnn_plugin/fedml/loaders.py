@@ -115,32 +115,35 @@ def _training(data: FederatedData) -> Images:
     return Images(data, data.train_images, data.train_labels)
 
 
-def staged_data(dataset: FedMLDataset, num_clients: int | None = None) -> FederatedData | None:
-    """Return the tensors behind a data set of ours, or None where a user has replaced a loader.
-
-    That is the whole test's, or one to train on. None too where they are not divided between
-    ``num_clients``, if that is given.
-    """
+def our_data(dataset: FedMLDataset) -> FederatedData | None:
+    """Return the data set whose loaders those to train on and the whole test's are, or None."""
     test, local = dataset[3], dataset[5]
     if not isinstance(test, TestImages) or not isinstance(local, Mapping):
         return None
-    total = test.data.num_clients
-    ours = local.keys() == set(range(total)) and all(
+    ours = local.keys() == set(range(test.data.num_clients)) and all(
         isinstance(loader, ClientLoader) and loader.data is test.data and loader.client == client
         for client, loader in local.items()
     )
-    return test.data if ours and num_clients in (None, total) else None
+    return test.data if ours else None
 
 
-def _has_own_tests(dataset: FedMLDataset, data: FederatedData) -> bool:
-    """Tell whether a user has replaced a loader to test on, by another of ours or by their own."""
-    test, tests, total = dataset[3], dataset[6], data.num_clients
-    if test.places != (0, 1) or not isinstance(tests, Mapping):
-        return True
-    return any(
-        not isinstance(loader, TestImages) or (loader.data, loader.places) != (data, (k, total))
-        for k, loader in ((k, tests.get(k)) for k in range(total))
+def staged_data(dataset: FedMLDataset, num_clients: int | None) -> FederatedData | None:
+    """Return the tensors behind a data set of ours, or None where a user has replaced a loader.
+
+    By another of ours, too. None also where they are not divided between ``num_clients``, if that
+    is given.
+    """
+    data, test, tests = our_data(dataset), dataset[3], dataset[6]
+    if data is None or num_clients not in (None, data.num_clients):
+        return None
+    ours = isinstance(tests, Mapping) and all(
+        isinstance(loader, TestImages) and (loader.data, loader.places) == (data, places)
+        for loader, places in (
+            (test, (0, 1)),
+            *((tests.get(k), (k, data.num_clients)) for k in range(data.num_clients)),
+        )
     )
+    return data if ours else None
 
 
 def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | LoaderData:
@@ -148,8 +151,7 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
     sizes, loaders, test_loaders = dataset[4:7]
     for loader in (*loaders.values(), dataset[3], *(test_loaders or {}).values()):
         follow_the_engine(loader)
-    staged = staged_data(dataset, num_clients)
-    if staged is not None and not _has_own_tests(dataset, staged):
+    if (staged := staged_data(dataset, num_clients)) is not None:
         return staged
     for client in range(num_clients):
         if client not in loaders or client not in sizes:

@@ -101,7 +101,8 @@ class MpiRanks(Ranks):
         return part if part.combine(self.allgather, self._sum) else None
 
     def agree(self, error: UserError | None = None) -> None:
-        every = self.allgather([str(one) for one in error.each] if error else [])
+        mistakes = error.each if error else ()
+        every = self.allgather([line for one in mistakes for line in str(one).split("\n")])
         lines: list[str] = []
         for line in dict.fromkeys(chain.from_iterable(every)):
             ranks = [rank for rank, said in enumerate(every) if line in said]

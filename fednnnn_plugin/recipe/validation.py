@@ -152,7 +152,9 @@ def _problem(entry: Any) -> tuple[str, str]:
         schema = SECTIONS[section].model_json_schema()["properties"][key]
         text = f"must be {_words(schema)}"
         if key == "learning_rate" and isinstance(value, list | dict):
-            text += "; over the rounds see learning_rate_schedule and learning_rate_decay"
+            text += (
+                "; to change it over the rounds, see learning_rate_schedule and learning_rate_decay"
+            )
     return f"{section}.{key}", _said(None if missing else value, text)
 
 

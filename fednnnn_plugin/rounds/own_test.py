@@ -12,8 +12,8 @@ from fednnnn_plugin.server.layout import Layout, ModelState
 class OwnTest:
     """Tests models by a user's tester, with the global generators seeded as for a client.
 
-    All tests of a run are on one thread of this process: what the tester keeps, for itself or for
-    its thread, is there in the next round.
+    All tests of a run are on one thread of this process: what the tester keeps, also in
+    thread-local variables, is there in the next round.
     """
 
     def __init__(

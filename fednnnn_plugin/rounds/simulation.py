@@ -53,7 +53,7 @@ class Federation:
     followers: Sequence[Follower] = ()
     widths: Widths = field(default_factory=lambda: {0: 1})  # clients in one set of kernels, at most
     classes: Sequence[ClassResult] = ()  # that a test counts
-    own_test: OwnTest | None = None  # on rank 0, instead of the executor's
+    own_test: OwnTest | None = None  # used on rank 0, instead of the executor's
 
     def try_out(self, start: ServerState) -> None:
         """Try each part of a round, so that what cannot work ends the run before the first round.

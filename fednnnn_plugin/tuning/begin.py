@@ -1,6 +1,7 @@
 """The beginning of a search: what is refused before anything is written."""
 
 from math import ceil
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,10 +19,11 @@ from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.recipe import Recipe, differences
 from fednnnn_plugin.recipe.data_spec import data_spec
-from fednnnn_plugin.reporting.study import Plan, is_study, read_plan
+from fednnnn_plugin.reporting.study import Plan, Step, is_study, read_plan
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.folder import RunFolder
+from fednnnn_plugin.run_folder.records import Summary
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.tuning.options import (
     GRID,
@@ -87,9 +89,14 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     for step in plan.steps:
         trials = (folder.trial(step, point) for point in step.points())
         runs = ([trial / name for name in plan.run_folders] for trial in trials)
-        finished = (each for each in runs if all(RunFolder(run).summary.exists() for run in each))
-        for run in next(finished, []):
+        for run in next((each for each in runs if all(_has_ended(run, step) for run in each)), []):
             check_trial(folder, run)
+
+
+def _has_ended(run: Path, step: Step) -> bool:
+    """Tell whether a trial's run has all its rounds or was stopped by its recipe."""
+    summary = Summary.read(RunFolder(run).summary)
+    return summary is not None and (summary.stopped is not None or summary.rounds >= step.rounds)
 
 
 def _classes_per_client(load: Load, plan: Plan, folder: StudyFolder) -> int:

@@ -30,7 +30,6 @@ from fednnnn_plugin.seeds import generators_state
 from fednnnn_plugin.server.layout import State
 
 from ..support.commands import quick_words
-from ..support.processes import WATCHDOG
 from ..tiny import Content, Drawing, Tiny, draw, follower
 
 
@@ -80,8 +79,9 @@ class OnItsThread:
         self.counts.append(self.own.count)
         if round_number == 3:
             os.kill(os.getpid(), signal.SIGINT)
-            deadline = time.monotonic() + WATCHDOG
+            deadline = time.monotonic() + 60.0
             while not self.saved and time.monotonic() < deadline:
+                time.sleep(0.01)
                 self.saved = any(self.folder.rglob("round-*"))
         return Evaluation(accuracy=0.5)
 

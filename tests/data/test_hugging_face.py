@@ -148,6 +148,13 @@ def test_files_outside_a_data_set_are_refused(tmp_path: Path) -> None:
     assert sorted(torch.cat([data.train_images, data.test_images])[:, 0, 0, 0].tolist()) == [
         *(0, 0, 10, 10)
     ]
+    snapshot = tmp_path / "hub" / "snapshots" / "1a2b"  # whose files are links to the hub's blobs
+    shutil.copytree(folder, tmp_path / "hub" / "blobs")
+    for image in folder.rglob("*.png"):
+        link = snapshot / image.relative_to(folder)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(tmp_path / "hub" / "blobs" / image.relative_to(folder))
+    assert len(load(snapshot, tmp_path, clients=2, **PLAIN).train_labels) == len(data.train_labels)
     (folder / "private").symlink_to("/dev/zero")
     os.mkfifo(folder / "pipe")
     (folder / "link.png").symlink_to(tmp_path / "private.png")

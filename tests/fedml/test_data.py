@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml.loaders import engine_data, staged_data
+from fednnnn_plugin.fedml.loaders import engine_data, our_data
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.rounds.loaders import LoaderData
 
@@ -77,7 +77,7 @@ def test_data_are_shuffled_every_pass_by_the_seed() -> None:
 
 def test_data_of_an_untouched_set_are_tensors() -> None:
     dataset, _ = load()
-    assert staged_data(dataset) is dataset[3].data
+    assert our_data(dataset) is dataset[3].data
     test, sizes, local, tests = dataset[3:7]
     for changed in (
         (list(test), sizes, local, tests),
@@ -85,7 +85,7 @@ def test_data_of_an_untouched_set_are_tensors() -> None:
         (test, sizes, local | {1: local[0]}, tests),
         (test, sizes, {k: local[k] for k in range(CLIENTS - 1)}, tests),
     ):
-        assert staged_data([*dataset[:3], *changed, dataset[7]]) is None
+        assert our_data([*dataset[:3], *changed, dataset[7]]) is None
 
 
 def test_test_loaders_that_replace_ours_are_tested_on() -> None:

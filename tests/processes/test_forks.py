@@ -27,8 +27,6 @@ from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, al
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.user_code import on_threads
 
-from ..support.processes import WATCHDOG
-
 STATE = ModelState(torch.zeros(2), {"seen": torch.tensor(0), "none": torch.zeros(0)})
 
 
@@ -239,7 +237,7 @@ def test_fork_that_waits_for_ever_is_named_and_ended(
     first_ended = multiprocessing.Event()
 
     def log(_: Step) -> bool:
-        deadline = time.monotonic() + WATCHDOG
+        deadline = time.monotonic() + 60.0
         while not first_ended.wait(0.3) and time.monotonic() < deadline:
             logging.getLogger("steps").warning("a step")
         return first_ended.is_set()

@@ -128,6 +128,13 @@ def test_lines_are_split_by_methods_and_settings(make_run, one, other, labels: s
     assert list(lines["label"]) == expected
 
 
+def test_weights_of_clients_drawn_by_size_are_not_the_settings(make_run) -> None:
+    for sampling, are_said in (("uniform", True), ("by_size", False)):
+        given = {"client_weighting": "samples", "client_sampling": sampling}
+        lines = arrange(fp.read_runs(make_run("FedNNNN", name=sampling, **given)))
+        assert ("weights samples" in tables.settings(lines)) == are_said
+
+
 def test_data_without_a_recipe_is_not_ranked(make_run) -> None:
     """Names like numbers stay text."""
     for name in ("1:30", "2:30"):

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -243,6 +243,21 @@ class Counted(fp.ClientMethod):
         if self.late and sent["steps"].any():
             raise ValueError("late")
         return torch.zeros(1, 6058)  # for each parameter
+
+
+class Watching(fp.ClientMethod):
+    """Has nothing but a hook."""
+
+    shares: ClassVar[list[float]] = []
+
+    def finish_round(self, sent: Any, returned: Any, share: float) -> Any:
+        self.shares.append(share)
+        return {}
+
+
+def test_hook_alone_is_called_in_each_round(start: Start) -> None:
+    start("run", client_method=Watching, comm_round=3)
+    assert Watching.shares[-3:] == [3 / 20] * 3
 
 
 class Late(fp.ClientMethod):

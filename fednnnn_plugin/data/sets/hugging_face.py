@@ -104,21 +104,22 @@ def _image_file(file: Any, place: Path, where: str) -> Path | Encoded:
     """Return what a row has of its image: the content, or the path of a file of the data set's.
 
     A data set may name any path, also by a link. Taken are regular files below the folder where it
-    lies, or among the hub's that links of its snapshots lead to.
+    lies, or in the hub's blobs, to which the links of a snapshot lead.
     """
     content, path = (file["bytes"], file["path"]) if file else (None, None)
     if content is not None:
         return Encoded(where, content)
     with suppress(OSError, ValueError):  # no file can have this name
         own, found = Path(os.path.normpath(path or "")), Path(os.path.realpath(path or ""))
-        blobs = place.parents[1] / "blobs" if place.parent.name == "snapshots" else place
-        is_in = found.is_relative_to(place) or found.is_relative_to(blobs)
-        if own.is_relative_to(place) and is_in and found.is_file():
-            return found
+        hubs = (folder.parent for folder in place.parents if folder.name == "snapshots")
+        roots = (place, *(Path(os.path.realpath(hub / "blobs")) for hub in hubs))
+        if own.is_relative_to(place) and any(map(found.is_relative_to, roots)) and own.is_file():
+            return own
     raise UserError(
         where,
         "missing" if path is None else shown(path),
-        "must be an image in the table, or the path of a file in the data set's folder",
+        "must be an image in the table, or the path of a file in the data set's folder, and of no "
+        "link that leads out of it",
     )
 
 

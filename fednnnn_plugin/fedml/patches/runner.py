@@ -86,9 +86,9 @@ def _cross_silo(
 def _trainer(args: Any, dataset: Any, model: Any, given: Any) -> Any:
     """Return the trainer that was given; else ours for our data, and FedML's for any other."""
     from fednnnn_plugin.fedml.client_trainer import FedNNNNClientTrainer
-    from fednnnn_plugin.fedml.loaders import staged_data
+    from fednnnn_plugin.fedml.loaders import our_data
 
-    if given is None and staged_data(dataset) is not None:
+    if given is None and our_data(dataset) is not None:
         return FedNNNNClientTrainer(model, args)
     if not isinstance(given, FedNNNNClientTrainer):
         warn_of_the_proximal_term(args)

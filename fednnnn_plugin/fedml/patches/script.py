@@ -142,6 +142,7 @@ def _own_data(args: Any) -> tuple[list[Any], int]:
     from fednnnn_plugin.fedml.loaders import fedml_dataset
     from fednnnn_plugin.fedml.processes import end_federation_together, simulation_ranks
     from fednnnn_plugin.fedml.settings import part_recipe
+    from fednnnn_plugin.processes.devices import tensors_made_on_cpu
     from fednnnn_plugin.processes.job import ending_together
     from fednnnn_plugin.processes.ranks import Ranks
     from fednnnn_plugin.recipe.schema import own_keys
@@ -155,7 +156,7 @@ def _own_data(args: Any) -> tuple[list[Any], int]:
     keys = ("backend", "random_seed", "batch_size", *of_data, *of_named)
     recipe = part_recipe(args, keys, federated_optimizer="PaperFedAvg")
     ranks = simulation_ranks(recipe.comm_args.backend) if simulates_ours(args) else Ranks()
-    with ending_together(ranks):
-        data = load_data(recipe, ranks, any_labels=True)
     seed, batch_size = recipe.common_args.random_seed, recipe.train_args.batch_size
-    return fedml_dataset(data, batch_size, seed), data.num_classes
+    with tensors_made_on_cpu(), ending_together(ranks):
+        data = load_data(recipe, ranks, any_labels=True)
+        return fedml_dataset(data, batch_size, seed), data.num_classes

@@ -204,7 +204,7 @@ def rule(
         elif evaluated not in get_args(Evaluated):
             problem = f"evaluated: {evaluated!r}: must be one of {', '.join(get_args(Evaluated))}"
         elif not isinstance(wants, tuple | list) or any(each not in _MEASURED for each in wants):
-            problem = f"wants: {wants!r}: must be some of {', '.join(sorted(_MEASURED))}"
+            problem = f"wants: {wants!r}: must be a tuple of some of {', '.join(sorted(_MEASURED))}"
         elif {type(key) for key in keys.values()} - {Key}:
             problem = f"{', '.join(keys)}: must be positive(), non_negative() or decay()"
         elif mismatch := _mismatch(optimizer.step, wants):

@@ -58,7 +58,7 @@ def test_declaration_in_a_module_that_raises_is_undone(own_code: Path) -> None:
         (Own, {"wants": "mean_client_norm"}, "'mean_client_norm'"),
         (Taking, {}, "'learning_rate'"),
         (torch.optim.Adam, {"wants": ("buffers",)}, "'buffers'"),
-        (Own, {"wants": 5}, "wants: 5: must be some of"),
+        (Own, {"wants": 5}, "wants: 5: must be a tuple of some of"),
         (Own, {"wants": [["clients"]]}, "wants: [['clients']]: must"),
     ],
 )
