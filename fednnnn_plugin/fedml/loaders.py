@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, shown, some_of
+from fednnnn_plugin.processes.devices import tensors_made_on_cpu
 from fednnnn_plugin.rounds.loaders import Chained, LoaderData, follow_the_engine
 from fednnnn_plugin.seeds import derive_seed
 
@@ -60,8 +61,10 @@ class ImageLoader(DataLoader[tuple[Tensor, Tensor]]):
 
     def __iter__(self) -> Any:
         assert self.batch_sampler is not None
-        for positions in self.batch_sampler:
-            yield self._whole[self._indices[torch.tensor(positions, dtype=torch.int64)]]
+        with tensors_made_on_cpu():
+            batches = [torch.tensor(each, dtype=torch.int64) for each in self.batch_sampler]
+        for positions in batches:
+            yield self._whole[self._indices[positions]]
 
 
 class ClientLoader(ImageLoader):

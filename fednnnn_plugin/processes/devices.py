@@ -32,7 +32,7 @@ def visible_gpus() -> int:
 @contextmanager
 def tensors_made_on_cpu() -> Iterator[None]:
     """Have tensors made on the CPU, also where the caller's default device is another."""
-    is_default = torch.empty(0).device.type == "cpu"  # not all versions tell it
+    is_default = torch.empty(0).device.type == "cpu"  # PyTorch 2.4 tells none of a `with`
     with nullcontext() if is_default else torch.device("cpu"):
         yield
 

@@ -110,9 +110,8 @@ def rounds_to(runs: pd.DataFrame, target: float, metric: str | None = None) -> T
 def settings(runs: pd.DataFrame) -> str:
     """The settings of a condition's lines: those of all, then what each line has of its own."""
     heads = runs.drop_duplicates("label").set_index("label")
-    if {"client_sampling", "client_weighting"} <= {
-        *heads
-    }:  # drawn by size, clients have weights of their own
+    # Drawn by size, clients have weights of their own.
+    if {"client_sampling", "client_weighting"} <= {*heads}:
         weighting = heads["client_weighting"].mask(heads["client_sampling"] == "by_size")
         heads = heads.assign(client_weighting=weighting)
     keys = [key for key in _SHOWN if key in heads and heads[key].notna().any()]

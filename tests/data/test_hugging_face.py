@@ -157,8 +157,11 @@ def test_files_outside_a_data_set_are_refused(tmp_path: Path) -> None:
     assert len(load(snapshot, tmp_path, clients=2, **PLAIN).train_labels) == len(data.train_labels)
     (folder / "private").symlink_to("/dev/zero")
     os.mkfifo(folder / "pipe")
-    (folder / "link.png").symlink_to(tmp_path / "private.png")
+    (folder / "link").symlink_to(tmp_path / "private.png")
     (folder / "linked").symlink_to(tmp_path, target_is_directory=True)
+    (folder / "sub" / "deep").mkdir(parents=True)
+    shutil.copy(folder / "a" / "0.png", folder / "sub" / "link")
+    (folder / "deep").symlink_to(folder / "sub" / "deep", target_is_directory=True)
     shutil.copy(folder / "a" / "0.png", tmp_path / "private.png")
     shutil.copy(folder / "a" / "0.png", folder / "own")
     content = (folder / "a" / "0.png").read_bytes()
@@ -168,14 +171,21 @@ def test_files_outside_a_data_set_are_refused(tmp_path: Path) -> None:
     for path in (
         *("/dev/zero", folder / "private", folder / "pipe", folder / "gone.png", folder),
         *(tmp_path / "private.png", folder / ".." / "private.png", folder / ("x" * 5_000)),
-        *(folder / "link.png", folder / "linked" / "private.png", f"{folder}/\0", "own", None),
+        *(
+            folder / "link",
+            folder / "linked" / "private.png",
+            f"{folder}/deep/../link",
+            f"{folder}/\0",
+            "own",
+            None,
+        ),
     ):
         files = [{"bytes": content, "path": "0.png"}, {"bytes": None, "path": path and str(path)}]
         write(files, table)
         for place in (table, folder):
             message = refusal(load, place, tmp_path, **PLAIN)
             assert "train: image 1: " in message
-            assert "must be an image in the table, or the path of a file in" in message
+            assert "must be an image in the table, or, where the data set is a folder" in message
 
     files[1]["path"] = str(folder / "own")
     write(files * 2, table)

@@ -19,6 +19,7 @@ from torch import nn
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe, load_recipe
+from fednnnn_plugin.run_folder.folder import RunFolder
 
 from ..support.processes import wait_until
 
@@ -114,6 +115,17 @@ def test_resumed_study_mends_its_table(tmp_path: Path) -> None:
     table.write_text(content.partition("\n")[2])
     assert tune(tmp_path, "--resume").exit_code == 0
     assert table.read_text() == content
+
+
+def test_trial_that_another_process_runs_is_not_compared(tmp_path: Path) -> None:
+    """It has a summary from its first checkpoint on."""
+    assert tune(tmp_path, "--grid=beta=0.7", "--rounds=2").exit_code == 0
+    run = RunFolder(tmp_path / TRIALS / "beta=0.7")
+    summary = json.loads(run.summary.read_text())
+    run.summary.write_text(json.dumps(summary | {"rounds": 1}))
+    with run.locked("resume"):
+        resumed = tune(tmp_path, "--resume")
+    assert resumed.exit_code == 0, resumed.output
 
 
 def test_search_by_a_recipes_first_metric(tmp_path: Path) -> None:

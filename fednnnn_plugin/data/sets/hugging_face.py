@@ -92,34 +92,36 @@ def _inputs(
     if not all(map(len, tables)):
         raise UserError(where, "has a split without a sample")
     as_stored = type(tables[0].features[name])(decode=False)
+    hubs = (folder.parent for folder in place.parents if folder.name == "snapshots")
+    roots = (place, *(hub / "blobs" for hub in hubs))
     files = [
-        _image_file(file, place, f"{where}: {part}{name} {i}")
+        _image_file(file, roots, f"{where}: {part}{name} {i}")
         for part, table in zip(_PARTS, tables, strict=False)
         for i, file in enumerate(table.cast_column(name, as_stored)[name])
     ]
     return decoded(files, spec.image_size, spec.data_cache_dir).split([*map(len, tables)])
 
 
-def _image_file(file: Any, place: Path, where: str) -> Path | Encoded:
+def _image_file(file: Any, roots: Sequence[Path], where: str) -> Path | Encoded:
     """Return what a row has of its image: the content, or the path of a file of the data set's.
 
     A data set may name any path, also by a link. Taken are regular files below the folder where it
-    lies, or in the hub's blobs, to which the links of a snapshot lead.
+    lies, the first of ``roots``; the links of a hub's snapshot lead to the other, its blobs.
     """
     content, path = (file["bytes"], file["path"]) if file else (None, None)
     if content is not None:
         return Encoded(where, content)
     with suppress(OSError, ValueError):  # no file can have this name
-        own, found = Path(os.path.normpath(path or "")), Path(os.path.realpath(path or ""))
-        hubs = (folder.parent for folder in place.parents if folder.name == "snapshots")
-        roots = (place, *(Path(os.path.realpath(hub / "blobs")) for hub in hubs))
-        if own.is_relative_to(place) and any(map(found.is_relative_to, roots)) and own.is_file():
+        own = Path(os.path.normpath(path or ""))
+        found = Path(os.path.realpath(own))
+        is_own = own.is_relative_to(roots[0]) and any(map(found.is_relative_to, roots))
+        if is_own and found.is_file():
             return own
     raise UserError(
         where,
         "missing" if path is None else shown(path),
-        "must be an image in the table, or the path of a file in the data set's folder, and of no "
-        "link that leads out of it",
+        "must be an image in the table, or, where the data set is a folder, the path of a file in "
+        "it; links must not lead out of it",
     )
 
 
