@@ -32,7 +32,8 @@ def visible_gpus() -> int:
 @contextmanager
 def tensors_made_on_cpu() -> Iterator[None]:
     """Have tensors made on the CPU, also where the caller's default device is another."""
-    is_default = torch.empty(0).device.type == "cpu"  # PyTorch 2.4 tells none of a `with`
+    # get_default_device() of PyTorch 2.4 does not see a `with torch.device(...)`.
+    is_default = torch.empty(0).device.type == "cpu"
     with nullcontext() if is_default else torch.device("cpu"):
         yield
 

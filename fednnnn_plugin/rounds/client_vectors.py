@@ -99,7 +99,7 @@ class ClientVectors:
     ) -> None:
         """Have what a round's clients need, on every rank; ``weights`` are their ``a_k``."""
         self._assignment = assignment if self._method.keeps else ()
-        self.files.remove(self._placed)  # of an earlier try, whose groups were too wide
+        self.files.remove(self._placed)  # by an earlier try, whose groups were too wide
         self._handed, self._held, self._new, self._placed = {}, {}, {}, {}
         calls, rank = self.calls, self.ranks.rank
         calls.number, calls.served = number, served.vector

@@ -96,8 +96,8 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
 def _has_ended(run: Path, step: Step) -> bool:
     """Tell whether a trial's run has all its rounds or was stopped by its recipe.
 
-    Another process may be in one that has not; one that failed or was pruned has no result of code
-    or data that a later trial is compared with.
+    Another process may be running one that has not. One that failed or was pruned has no result
+    with which later trials are compared.
     """
     summary = Summary.read(RunFolder(run).summary)
     return summary is not None and (summary.stopped is not None or summary.rounds >= step.rounds)

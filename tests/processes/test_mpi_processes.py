@@ -284,7 +284,7 @@ def test_error_of_one_rank_is_said_once(own_code: Path) -> None:
     assert not Path("none").exists()
 
 
-NOTE = 80 * "a"  # longer than what is said of it
+NOTE = 80 * "a"  # longer than what a message shows of it
 # What rank 1 of three has otherwise: words of its command, or variables of its environment.
 DIFFERENT = {
     "train_args.learning_rate: ": ["--set=learning_rate=0.5"],
