@@ -20,6 +20,7 @@ import torch
 from contenders import federated, now, ours, plain_loop, settings
 from harness import data_option, show
 from products import DTYPES, ceiling, operations
+from slots import TrainInSlots
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -81,12 +82,13 @@ def total(seconds: Seconds) -> float:
 @click.option("--clients", default=100, show_default=True, help="The first of the paper's 100.")
 @click.option("--samples", type=click.IntRange(1), help="Of each client, at most; default: all.")
 @click.option("--precision", default="fp32", type=click.Choice(list(DTYPES)), show_default=True)
-@click.option("--training", type=click.Choice(["groups", "slots"]), default=executors.TRAINING)
+@click.option("--training", type=click.Choice(["groups", "slots"]), default="groups")
 @click.option("--repeats", default=1, show_default=True)
 @data_option
 def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **options: Any) -> None:
     logging.disable(logging.INFO)
-    executors.TRAINING = options["training"]
+    if options["training"] == "slots":
+        executors.make_together = TrainInSlots
     device, precision = torch.device(name), options["precision"]
     batching = "auto" if device.type == "cuda" else clients  # a CPU alone would choose 1
     with numerics(precision, device):

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.client.group_probe import why_not_together
@@ -13,7 +12,6 @@ from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import CROSS_ENTROPY
 from fednnnn_plugin.client.replica import layout_of, named_tensors
-from fednnnn_plugin.client.slots import CudaStreams, Slots, Streams
 from fednnnn_plugin.client.step_graphs import CudaCapture, StepGraphs
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.images import IGNORED
@@ -21,14 +19,10 @@ from fednnnn_plugin.errors import printable
 from fednnnn_plugin.processes.forks import Forks, why_not_forked
 from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.rounds.augmentation import Augmentation
-from fednnnn_plugin.rounds.batches import Batch, LoaderBatches, TensorBatches
+from fednnnn_plugin.rounds.batches import LoaderBatches, TensorBatches
 from fednnnn_plugin.rounds.executor import Executor, Training
 from fednnnn_plugin.rounds.loaders import LoaderData
-from fednnnn_plugin.rounds.training import TrainTogether, train_alone, train_by, train_in_slots
-
-#: How several clients train on one GPU: in one set of kernels, or each by its own on streams. Which
-#: is faster is not known before both have run on one; `benchmarks/gpu.py` has a switch for it.
-TRAINING: Literal["groups", "slots"] = "groups"
+from fednnnn_plugin.rounds.training import TrainTogether, train_alone, train_by
 
 
 def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
@@ -38,9 +32,6 @@ def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
         return "a custom trainer trains one client at a time"
     if not isinstance(data, FederatedData):
         return "the data are a program's own loaders, one for each client"
-    if TRAINING == "slots":
-        of_one = "train_transform is applied to one client's batches at a time"
-        return of_one if inputs.functions.transform else ""
     if sgd.optimizer is not None:
         return "a custom optimizer steps one client at a time"
     labels = data.train_labels
@@ -114,21 +105,8 @@ def make_executor(
     if most > 1:
         assert isinstance(batches, TensorBatches)
         workers = Threads(device=device)  # groups train in one memory, one after another
-        on_gpu = device.type == "cuda"
-        if TRAINING == "slots":
-
-            def stage(positions: Tensor) -> Batch:
-                return batches.staged((batches.images[positions], batches.labels[positions]))
-
-            slots = Slots(sgd, model, stage, CudaStreams(device) if on_gpu else Streams())
-            training = partial(train_in_slots, slots, batches, own_seed)
-            give_back = slots.give_back_memory
-        else:
-            graphs = StepGraphs(partial(CudaCapture, torch.cuda.Stream(device))) if on_gpu else None
-            images, labels, normalise = batches.images, batches.labels, batches.normalisation
-            groups = GroupSGD(sgd, model, images, labels, normalise, graphs, augmentation)
-            training = together = TrainTogether(groups, batches, own_seed, ahead=on_gpu)
-            give_back = together.give_back_memory
+        training = together = make_together(inputs, sgd, batches, own_seed, augmentation)
+        give_back = together.give_back_memory
     return Executor(
         model,
         training,
@@ -140,3 +118,21 @@ def make_executor(
         classes=classes,
         give_back=give_back,
     )
+
+
+def make_together(
+    inputs: Inputs,
+    sgd: LocalSGD,
+    batches: TensorBatches,
+    seed: int | None,
+    augmentation: Augmentation | None,
+) -> TrainTogether:
+    """Return what trains several clients in one set of kernels, by CUDA graphs on a GPU.
+
+    A ``seed`` is of a model that may draw.
+    """
+    on_gpu = inputs.device.type == "cuda"
+    graphs = StepGraphs(partial(CudaCapture, torch.cuda.Stream(inputs.device))) if on_gpu else None
+    images, labels, normalise = batches.images, batches.labels, batches.normalisation
+    groups = GroupSGD(sgd, inputs.model, images, labels, normalise, graphs, augmentation)
+    return TrainTogether(groups, batches, seed, ahead=on_gpu)

@@ -127,16 +127,12 @@ class LocalSGD:
                 step(inputs, targets)
 
     def stepper(
-        self, replica: Replica, correction: Correction | None = None, anchor: Tensor | None = None
+        self, replica: Replica, correction: Correction | None = None
     ) -> Callable[[Tensor, Tensor], None]:
-        """Return what makes a step of a replica, which has ``w_t`` now, by a batch.
-
-        A plain step's anchor may be in memory that is kept, ``[d]``; by default it is that of now.
-        """
+        """Return what makes a step of a replica, which has ``w_t`` now, by a batch."""
         added = None if correction is None or correction.added is None else correction.added[0]
         if self.optimizer is None:
-            anchor = self.anchor(replica.vector) if anchor is None else anchor
-            descend = self._steps(replica, anchor, added)
+            descend = self._steps(replica, self.anchor(replica.vector), added)
         else:
             made = self.optimizer(replica.trained, lr=self.learning_rate)
             descend = self._steps_of(made, replica, added)

@@ -6,11 +6,10 @@ from fednnnn_plugin.client.correction import Correction
 from fednnnn_plugin.client.group_sgd import Group, GroupSGD, Staged
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
-from fednnnn_plugin.client.slots import Slots
 from fednnnn_plugin.processes.workers import Step
 from fednnnn_plugin.rounds.batches import Batches, TensorBatches
 from fednnnn_plugin.run_folder.records import Evaluation
-from fednnnn_plugin.seeds import derive_seed, isolated_generators
+from fednnnn_plugin.seeds import derive_seed
 from fednnnn_plugin.server.admission import check_client
 from fednnnn_plugin.server.layout import ModelState, State
 
@@ -97,22 +96,6 @@ class TrainTogether:
 
     def _stage(self, number: int, group: Group) -> Staged:
         return self._groups.stage([self._batches.orders(client, number) for client in group])
-
-
-def train_in_slots(
-    slots: Slots,
-    batches: TensorBatches,
-    seed: int | None,
-    replica: Replica,
-    number: int,
-    group: Group,
-    correction: Correction | None,
-    before_step: Step,
-) -> ModelState:
-    """Train a group, each client as it trains alone; a ``seed`` is of a model that may draw."""
-    orders = [batches.orders(client, number) for client in group]
-    drawing = [isolated_generators(seed, "client", number, k) for k in group if seed is not None]
-    return slots.train(replica.state, orders, before_step, number, correction, drawing)
 
 
 def train_by(
