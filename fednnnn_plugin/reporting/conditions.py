@@ -45,6 +45,7 @@ SYMBOLS |= {"server_tau": "τ", "fedexp_epsilon": "ε"}
 # Which data is partitioned how, and judged on what: no method is ranked across these settings.
 _DATA = (
     *("data_dir", "image_size", "test_fraction", "validation_fraction", "holdout"),
+    *("split", "test_split", "subset", "revision", "input_column", "label_column"),
     "data_fingerprint",
 )
 _CLIENT_NUMBERS = ("client_num_in_total", "client_num_per_round")
@@ -58,12 +59,12 @@ _OWN = (
     *("rule_fingerprint", "client_method_fingerprint"),
 )
 # Where null is a value, not a key that the method does not have.
+_CODE = ("model", "loss", "optimizer", "schedule", "transform", "sampler", "availability")
+_CODE += ("trainer", "tester")
 _OFF = (
-    "metric",
-    "max_client_norm",
-    "model_fingerprint",
-    "sampler_fingerprint",
-    "trainer_fingerprint",
+    *("metric", "epochs", "local_steps", "loss", "train_transform", "client_optimizer_args"),
+    *("learning_rate_decay", "learning_rate_schedule", "max_grad_norm", "max_client_norm"),
+    *("client_sampling", "client_availability", *(f"{of}{FINGERPRINT_SUFFIX}" for of in _CODE)),
 )
 _PAPER_ORDER = (*TITLES.values(), *CONDITIONS, *METHODS)
 

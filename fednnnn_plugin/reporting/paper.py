@@ -41,7 +41,7 @@ def unlike_paper(head: Mapping[str, Any], rounds: int, untested: int) -> str:
         if ours != paper and _ONLY_OF.get(key, "") in head["partition"]:
             said.append(f"{key} {value_text(ours)} ({value_text(paper)})")
     if rounds < wanted["comm_round"] and head.get("comm_round") == wanted["comm_round"]:
-        said.append(f"{rounds} rounds so far ({wanted['comm_round']})")
+        said.append(f"{rounds} rounds ({wanted['comm_round']})")
     if untested:
         said.append(f"{untested} rounds not tested (0)")
     return ", ".join(said)

@@ -79,7 +79,7 @@ def _results(given: Sequence[Any], name: str) -> pd.DataFrame:
 
 
 def results_of(runs: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The results of runs of ``read_runs`` from their files of a name.
+    """The results of the rounds of ``read_runs`` from their runs' files of a name.
 
     Raises:
         UserError: none has one, or it is damaged.
@@ -89,10 +89,11 @@ def results_of(runs: pd.DataFrame, name: str) -> pd.DataFrame:
     for head in heads.to_dict("records"):
         table = _read(Path(head["folder"]) / name, name)
         if table is not None:
+            table = table[table["round"].isin(runs.loc[runs["run"] == head["run"], "round"])]
             own = {key: head.get(key) for key in _HEAD}
             tables.append(table.assign(**own)[[*_HEAD, *table]])
     if not any(map(len, tables)):
-        raise UserError("runs", f"none has a {name}: those with {_KEYS[name]} do")
+        raise UserError("runs", f"none has a {name} of their rounds: those with {_KEYS[name]} do")
     return pd.concat(tables, ignore_index=True)
 
 

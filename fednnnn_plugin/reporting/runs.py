@@ -134,8 +134,7 @@ def runs_and_studies(folder: Path, depth: int = 4) -> list[Path]:
         return [folder]
     found: list[Path] = []
     for path in sorted(folder.glob("[!.]*")) if depth else []:
-        if not path.is_symlink() or _is_run(path) or is_study(path):
-            found += runs_and_studies(path, depth - 1)
+        found += runs_and_studies(path, depth - 1)
     return found
 
 

@@ -154,11 +154,10 @@ def _caption(study: Study, step: Step) -> str:
         ends = [key for key, at, grid in grids if len(grid) > 1 and at in (min(grid), max(grid))]
         said += f" At an end of its grid: {', '.join(ends)}; widen it." * bool(ends)
     others = " Each cell is the best over the other values." * (len(step.grid) > 2)
-    share = f"{study.plan.validation * 100.0:.3g} %"
     seeds = f", the mean over {len(study.plan.seeds)} seeds" * bool(study.plan.seeds)
     return (
         f"{said}{others} {study.counts([step])}; {step.rounds} rounds each. They were judged on "
-        f"{share} of the training samples, held out{seeds}; no test sample was seen."
+        f"{study.plan.judged_on}{seeds}; no test sample was seen."
     )
 
 

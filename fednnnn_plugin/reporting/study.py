@@ -91,6 +91,13 @@ class Plan(BaseModel):
         return self.metric == "final_loss" or (self.of_measure and self.lower_is_better)
 
     @property
+    def judged_on(self) -> str:
+        """The samples that judge the trials."""
+        if self.metric == "worst_10":
+            return "each client's own part, held out"
+        return f"{self.validation * 100.0:.3g} % of the training samples, held out"
+
+    @property
     def run_folders(self) -> dict[str, int | None]:
         """The seeds of a trial's runs, by the names of their folders in the trial's."""
         return {f"seed{seed}": seed for seed in self.seeds} or {"": None}

@@ -143,8 +143,7 @@ class StudyFolder:
         recipe = self.load([f"{key}={value!r}" for key, value in values.items()])
         lines = [
             f"Recipe {plan.recipe} with the values that fednnnn tune chose.",
-            f"Judged by {plan.metric} on {plan.validation:.4g} of the training samples, held out; "
-            "the test samples were not looked at.",
+            f"Judged by {plan.metric} on {plan.judged_on}; no test sample was seen.",
             *[f"Mean over the seeds {', '.join(map(str, plan.seeds))}."] * bool(plan.seeds),
             f"Early stopping of hopeless trials: {'on' if plan.prune else 'off'}.",
             *(line for step in plan.steps for line in _provenance(study, step)),

@@ -49,14 +49,17 @@ def test_tables_are_the_files_with_the_runs_names(runs: dict[str, Path]) -> None
     assert found.iloc[-1][["method", "seed", "round", "client", "samples"]].tolist() == [
         *("FedNNNN", 0, 4, 3, 4)
     ]
-    every = fp.client_results(fp.read_runs(folder.parent))
+    table = fp.read_runs(folder.parent)
+    first = fp.client_results(table[table["round"] < 4])
+    assert first["round"].unique().tolist() == [1]
+    every = fp.client_results(table)
     assert every.groupby("method")["accuracy"].size().to_dict() == {"FedAvg": 8, "FedNNNN": 8}
     classes = fp.class_results(folder)
     assert classes[["class", "name", "weight"]].to_numpy().tolist() == [
         [0, "cat", 0.7],
         [1, "dog", 0.3],
     ]
-    with pytest.raises(UserError, match=r"^runs: none has a clients\.csv: .*per_client"):
+    with pytest.raises(UserError, match=r"^runs: none has a clients\.csv .*per_client"):
         fp.client_results(*folder.parent.glob("*momentum"))
     (folder / "clients.csv").write_text("")
     with pytest.raises(UserError, match=r"^runs: none has a clients\.csv"):

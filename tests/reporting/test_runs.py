@@ -54,6 +54,8 @@ def test_read_runs_finds_patterns_lists_and_nested_folders(make_run, tmp_path: P
     for seed, name in enumerate(("n-1", "n-2", "deep/er/still", "deep/n-1")):
         make_run("FedNNNN", name=name, seed=seed, change=bare)
     runs = tmp_path / "runs"
+    (runs / "deep").rename(tmp_path / "disk")
+    (runs / "deep").symlink_to(tmp_path / "disk")
     table = fp.read_runs([runs, study], str(runs / "n-*"))
     assert set(table["run"]) == {str(runs / "n-1"), str(runs / "deep/n-1"), "n-2", "still"}
     assert len(table) == 4 * 4
@@ -227,8 +229,9 @@ def test_report_imports_only_what_it_needs(make_run) -> None:
     assert "udce9" in (folder / "rounds.csv").read_text()
 
 
-FUNCTIONS = ("rule", "trainer", "sampler", "client_method", "loss", "optimizer", "metrics")
-FUNCTIONS += ("schedule", "availability", "transform", "tester", "of a later version")
+SHARED = ("trainer", "sampler", "loss", "optimizer", "schedule", "availability", "transform")
+SHARED += ("tester",)
+FUNCTIONS = (*SHARED, "rule", "client_method", "metrics", "of a later version")
 ONE = {"model": {"code": "a", "drawn_weights": "w"}}
 
 
@@ -250,3 +253,12 @@ def test_fingerprints_keep_runs_apart(make_run, other, apart: bool) -> None:
             (folder / "fingerprint.json").write_text(json.dumps(fingerprint))
     arranged = arrange(fp.read_runs(*folders))
     assert arranged.groupby(["data", "condition", "label"]).ngroups == 1 + apart
+
+
+@pytest.mark.parametrize("of", ["model", *SHARED])
+def test_code_that_one_method_alone_has_is_named(make_run, of: str) -> None:
+    folders = [make_run(method) for method in ("PaperFedAvg", "FedNNNN")]
+    (folders[1] / "fingerprint.json").write_text(json.dumps({of: {"code": "t"}}))
+    average, nnnn = arrange(fp.read_runs(*folders))["label"].unique()
+    assert average == f"FedAvg ({of} fingerprint –)"
+    assert nnnn.startswith(f"FedNNNN ({of} fingerprint ")

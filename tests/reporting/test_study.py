@@ -106,6 +106,9 @@ def test_search_draws_and_tells_its_steps(study: Path) -> None:
     assert "3 of 4 trials have ended" in said["own"]
     assert "widen" in said["eta"]
     assert "16.7 %" in said["eta"]
+    of_clients = write_study(study.with_name("worst"), RATE.format(0.8, 0.05), metric="worst_10")
+    captions = {name: caption for name, caption, _ in search_figures(read_study(of_clients))}
+    assert "judged on each client's own part" in captions["eta"]
     table = study / "trials.csv"
     diverged = ("own,FedNNNN,pruned,,", "own,FedNNNN,finished,0.1,")
     table.write_text(table.read_text().replace(*diverged))

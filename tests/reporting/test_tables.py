@@ -11,9 +11,10 @@ import pytest
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.sets import DATASETS
 from fednnnn_plugin.data.titles import TITLES
+from fednnnn_plugin.recipe.schema import TrainArgs
 from fednnnn_plugin.reporting import tables
 from fednnnn_plugin.reporting.charts import condition_charts
-from fednnnn_plugin.reporting.conditions import arrange
+from fednnnn_plugin.reporting.conditions import SYMBOLS, arrange
 from fednnnn_plugin.reporting.paper import unlike_paper
 from fednnnn_plugin.reporting.typeset import Table, latex
 
@@ -102,7 +103,7 @@ def test_run_unlike_the_papers_is_marked() -> None:
 
 def test_run_unlike_the_papers_is_marked_in_tables(make_run) -> None:
     run = make_run("FedNNNN", dataset="mnist", comm_round=100, done=30, change=every_tenth)
-    said = "in brackets: 30 rounds so far (100), 27 rounds not tested (0)."
+    said = "in brackets: 30 rounds (100), 27 rounds not tested (0)."
     assert table_of(run).notes[-1].endswith(said)
 
 
@@ -126,6 +127,29 @@ def test_lines_are_split_by_methods_and_settings(make_run, one, other, labels: s
     lines = arrange(fp.read_runs(folder.parent)).drop_duplicates("label")
     expected = [labels.format(**settings).replace("None", "–") for settings in (one, other)]
     assert list(lines["label"]) == expected
+
+
+@pytest.mark.parametrize(
+    "key", [key for key, of in TrainArgs.model_fields.items() if of.default is None]
+)
+def test_setting_that_one_method_alone_has_is_named(make_run, key: str) -> None:
+    """But for what is the method."""
+    make_run("PaperFedAvg", **{key: None})
+    folder = make_run("FedNNNN", **{key: "my"})
+    labels = arrange(fp.read_runs(folder.parent))["label"].unique()
+    name, is_method = SYMBOLS.get(key, key), key == "client_method"
+    expected = (
+        ["FedAvg", "FedNNNN + my"] if is_method else [f"FedAvg ({name} –)", f"FedNNNN ({name} my)"]
+    )
+    assert list(labels) == expected
+
+
+@pytest.mark.parametrize("key", sorted({key for of in DATASETS.values() for key in of.arguments}))
+def test_methods_on_other_data_are_not_ranked(make_run, key: str) -> None:
+    make_run("PaperFedAvg", dataset="a")
+    folder = make_run("FedNNNN", dataset="a", **{key: "my"})
+    conditions = arrange(fp.read_runs(folder.parent))["condition"].unique()
+    assert {*conditions} == {f"non-IID, B ({key} –)", f"non-IID, B ({key} my)"}
 
 
 def test_weights_of_clients_drawn_by_size_are_not_the_settings(make_run) -> None:
