@@ -59,8 +59,10 @@ _OWN = (
     *("rule_fingerprint", "client_method_fingerprint"),
 )
 # Where null is a value, not a key that the method does not have.
-_CODE = ("model", "loss", "optimizer", "schedule", "transform", "sampler", "availability")
-_CODE += ("trainer", "tester")
+_CODE = (
+    *("model", "loss", "optimizer", "schedule", "transform", "sampler", "availability"),
+    *("trainer", "tester"),
+)
 _OFF = (
     *("metric", "epochs", "local_steps", "loss", "train_transform", "client_optimizer_args"),
     *("learning_rate_decay", "learning_rate_schedule", "max_grad_norm", "max_client_norm"),
