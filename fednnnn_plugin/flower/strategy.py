@@ -52,11 +52,11 @@ class RuleStrategy(FedAvg):
     a warning. Metrics of clients that do not fit each other are left out, with a warning.
 
     Args:
-        trainable: names of the trained parameters, or the model, whose parameters with
-            ``requires_grad`` they are (tied ones count once). All else is a buffer: averaged, not
-            moved by the rule. By default all floating point arrays but ``running_mean`` and
-            ``running_var`` are trained. Counts that Flower's FedAvg returned as float64, those of
-            the model or of batch normalisation, are integers again.
+        trainable: names of the trained parameters, all names of a tied tensor; or the model, whose
+            parameters with ``requires_grad`` they are (tied ones count once). All else is a buffer:
+            averaged, not moved by the rule. By default all floating point arrays but
+            ``running_mean`` and ``running_var`` are trained. Counts that Flower's FedAvg returned
+            as float64, those of the model or of batch normalisation, are integers again.
         client_weighting: ``"uniform"``, as in the paper, whose server does not know the clients'
             data sizes: :math:`α_k = 1/m`; or ``"samples"``, as Flower's FedAvg: in proportion to
             ``weighted_by_key`` (``num-examples``) of the clients' metrics.

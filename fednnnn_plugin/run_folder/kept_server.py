@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, shown
 from fednnnn_plugin.quantities import kept_clients
 from fednnnn_plugin.run_folder.server_records import ServerRecords
 from fednnnn_plugin.run_folder.server_state import EVALUATION, read_state, restored, write_state
@@ -33,8 +34,9 @@ class KeptServer:
         rule: of the server.
         settings: the values of its keys.
         model: ``w_0`` by names.
-        trainable: names of what is trained; a module, whose trained parameters they are; or None,
-            for all that is floating point but the statistics of batch normalisation.
+        trainable: names of what is trained, all names of a tied tensor; a module, whose trained
+            parameters they are; or None, for all that is floating point but the statistics of batch
+            normalisation.
         weighting: of the clients, for the record.
         max_client_norm: longer updates are clipped to it; None clips none.
         state_path: a file for the state, or None.
@@ -60,9 +62,10 @@ class KeptServer:
         model = _with_counts(model, trainable)
         if isinstance(trainable, nn.Module):
             self._tied = aliases(trainable)
-            trainable = [n for n, tensor in trainable.named_parameters() if tensor.requires_grad]
-        model = self._once(model)
-        names = trained_by_default(model) if trainable is None else trainable
+            model = self._once(model)
+            names = [n for n, tensor in trainable.named_parameters() if tensor.requires_grad]
+        else:
+            names = trained_by_default(model) if trainable is None else list(trainable)
         layout = UpdateAccumulator(model, names, max_client_norm).layout  # checks all of them
         if not layout.entries:  # all would be averaged, and the rule move nothing
             raise UserError("trainable", "nothing", "must be at least one floating point array")
@@ -77,6 +80,8 @@ class KeptServer:
             for name in layout.buffers:
                 if model[name].is_floating_point() and model[name].isnan().any():
                     raise UserError("initial model", f"{name}: has NaN", "must have none")
+            if not isinstance(trainable, nn.Module):
+                _check_tied(model, names, layout.buffers)
         for warning in self._server.try_rule(self._state):
             _log.warning(warning)
         train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}
@@ -145,6 +150,19 @@ class KeptServer:
     def _named(self, model: ModelState) -> dict[str, Tensor]:
         state = self._server.layout.state_dict(model)
         return {name: state[self._tied.get(name, name)] for name in self._names}
+
+
+def _check_tied(model: State, trained: Iterable[str], buffers: Iterable[str]) -> None:
+    """Refuse a buffer with the values of a trained tensor: a tied one whose other name is given.
+
+    Tensors of one value throughout, such as zeros, may be alike by chance.
+    """
+    for first, name in product(trained, buffers):
+        one, other = model[first], model[name]
+        alike = (one.shape, one.dtype) == (other.shape, other.dtype) and one.equal(other)
+        if alike and one.unique().numel() > 1:
+            given = f"{shown(name)} is as {shown(first)}"
+            raise UserError("trainable", given, "name both, or pass the model")
 
 
 def _with_counts(model: State, trainable: object) -> dict[str, Tensor]:

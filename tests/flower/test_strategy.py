@@ -217,6 +217,18 @@ def test_buffers_frozen_and_tied_parameters() -> None:
     assert_close(served["running_var"], torch.full((2,), 3.0))
 
 
+def test_tied_tensor_of_which_one_name_is_given_is_refused() -> None:
+    """As by ``named_parameters()``: under the other name it would be averaged, not moved."""
+    net = Net()
+    names, clients = [name for name, _ in net.named_parameters()], {1: step(1.0), 2: step(3.0)}
+    tied = r"^trainable: 'second\.weight' is as 'first\.weight': name both, or pass the model$"
+    with pytest.raises(fp.UserError, match=tied):
+        start(FedNNNN(beta=0.7, gamma=0.6, trainable=names), clients, net.state_dict())
+    both = FedNNNN(beta=0.7, gamma=0.6, trainable=[*names, "second.weight"])
+    _, (_, served) = start(both, clients, net.state_dict(), 2)
+    assert_close(served["first.weight"], served["second.weight"], **EXACT)
+
+
 def test_model_that_flowers_fedavg_returned() -> None:
     """It made the counts of batch normalisation float64; clients have them as int64."""
     net = nn.BatchNorm1d(2)
