@@ -1,6 +1,7 @@
 """A server whose rounds come from a platform; its state and records are kept where asked for."""
 
 import logging
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import product
@@ -23,6 +24,7 @@ from fednnnn_plugin.server.server import Server, ServerMove
 from fednnnn_plugin.server.update import Update
 
 _log = logging.getLogger(__name__)
+_SEED = "..seed"  # in a state, where no other name is so
 
 
 class KeptServer:
@@ -72,8 +74,10 @@ class KeptServer:
         self._server, self._state_path = Server(rule, settings, layout), state_path
         self._longest = max_client_norm
         self._state, self.done = self._server.start(model), 0
+        self._seed = secrets.randbits(62)  # of what the rule draws
         if state_path is not None and state_path.exists():
             tensors, self.done = read_state(state_path, "state_path", rule.name)
+            self._seed = int(tensors.pop(_SEED, self._seed))
             self._state = restored(self._server, tensors, f"state_path: {state_path}")
         else:
             check_start(model, [entry.name for entry in layout.entries], "initial model")
@@ -119,7 +123,7 @@ class KeptServer:
         """
         number, before, server = self.done + 1, self._state, self._server
         if total.clients:
-            update, self._state, move = server.close_round(number, before, total, seed=0)
+            update, self._state, move = server.close_round(number, before, total, self._seed)
         else:
             still = self.begin_sum()
             nothing = torch.zeros_like(before.served.vector)
@@ -142,6 +146,7 @@ class KeptServer:
             server, state = self._server, self._state
             evaluation = server.layout.state_dict(state.evaluation).items()
             tensors = server.state_dict(state) | {EVALUATION + n: x for n, x in evaluation}
+            tensors[_SEED] = torch.tensor(self._seed)
             write_state(self._state_path, tensors, self.done, server.rule.name)
 
     def _once(self, state: State) -> dict[str, Tensor]:

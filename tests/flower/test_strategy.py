@@ -267,7 +267,7 @@ def drift(number: int, state: State) -> State:
     ("name", "options"),
     [("FedNNNN", {"beta": 0.7, "gamma": 0.6}), ("ServerLion", {"server_lion_lr": 0.1})],
 )
-def test_continued_after_a_kill(name, options, tmp_path, rules_taken_back) -> None:
+def test_continued_after_a_kill(name, options, tmp_path, rules_taken_back, monkeypatch) -> None:
     runpy.run_path(LION)  # which registers its rule
 
     def made(folder: str) -> RuleStrategy:
@@ -277,6 +277,8 @@ def test_continued_after_a_kill(name, options, tmp_path, rules_taken_back) -> No
     def tested(number: int, arrays: ArrayRecord) -> MetricRecord:
         return MetricRecord({"accuracy": number / 10, "loss": float(arrays["w"].numpy().sum())})
 
+    seeds = iter([7, 7, 8, 9])  # of two federations; what is continued keeps its own
+    monkeypatch.setattr("secrets.randbits", lambda _: next(seeds))
     clients: dict[int, Train] = {1: drift, 2: moved(1.0, 0.0)}
     whole, _ = start(made("whole"), clients, ZERO, 4, evaluate_fn=tested)
     with pytest.raises(KeyboardInterrupt):
@@ -294,6 +296,14 @@ def test_continued_after_a_kill(name, options, tmp_path, rules_taken_back) -> No
     done, sent = start(made("part"), clients, ZERO, 4)
     assert_close(tensors(done), tensors(whole), **EXACT)
     assert not sent
+
+
+def test_draws_of_a_rule_are_others_in_each_federation(rules_taken_back) -> None:
+    runpy.run_path(LION)
+    one, other = (
+        tensors(start(strategy("ServerLion", server_lion_lr=0.1), TWO, ZERO)[0]) for _ in range(2)
+    )
+    assert not one["w"].equal(other["w"])
 
 
 def test_methods_of_a_subclass_count_on(tmp_path) -> None:
