@@ -66,7 +66,8 @@ class RuleStrategy(FedAvg):
             and ``loss`` of ``evaluate_fn``, else of the clients' evaluation, are its ``test_acc``
             and ``test_loss``; another accuracy is among its metrics, with a warning. Each client's
             are in ``clients.csv``, and their mean, deviation and worst in the record.
-        state_path: a file for the state after each round. If it is there, :meth:`start` continues.
+        state_path: a file for the state after each round. If it is there, :meth:`start` continues;
+            a strategy that wraps this one has a ``start`` of its own, and can have none.
         **options: the rule's settings, and the arguments of Flower's ``FedAvg``:
             ``fraction_train``, ``min_train_nodes``, ``train_metrics_aggr_fn``, ….
 
@@ -103,9 +104,8 @@ class RuleStrategy(FedAvg):
         self._weighting, self._longest = client_weighting, max_client_norm
         self._paths = file_to_write("state_path", state_path), metrics_path
         self._server: KeptServer | None = None
-        self._is_fresh = False  # whether no client was asked since
+        self._is_running = False  # by its own start()
         self._sent = False  # whether clients have the served model of this round
-        self._before = 0  # rounds that were done when it began
         self._returned: ArrayRecord | None = None
         self._warned = False  # of an accuracy that is none
 
@@ -137,8 +137,7 @@ class RuleStrategy(FedAvg):
             RunError: the served or the evaluation model overflowed.
         """
         server = self._begin(initial_arrays)
-        done, arrays = self._before, initial_arrays
-        self._before = 0  # what calls the methods counts on
+        done, arrays = server.done, initial_arrays
         run: Callable[..., Result] = super().start
         if done:
             counted = type(type(self).__name__, (_CountedOn,), {})(self, done)
@@ -154,10 +153,11 @@ class RuleStrategy(FedAvg):
 
         configs = timeout, train_config, evaluate_config
         left, tested = max(num_rounds - done, 0), evaluate if evaluate_fn else None
+        self._is_running = True
         try:
             result = run(grid, arrays, left, *configs, tested)
         finally:
-            self._is_fresh = False
+            self._is_running = False
         for name, found in vars(result).items():
             if isinstance(found, dict):  # by the number of the round
                 setattr(result, name, {done + number: each for number, each in found.items()})
@@ -172,10 +172,17 @@ class RuleStrategy(FedAvg):
 
         Raises:
             UserError: a strategy that wraps this one changed them, as Flower's server-side
-                differential privacy does: clients would get the model without its noise.
+                differential privacy does: clients would get the model without its noise; or
+                ``state_path`` without :meth:`start`, which alone continues.
         """
-        server = self._server
-        if server is None or (server_round == 1 and not self._is_fresh):
+        server, (state_path, metrics_path) = self._server, self._paths
+        if server is None or (server_round == 1 and not self._is_running):
+            why = "an own start() must call super().start(); a wrapping strategy has its own"
+            if state_path is not None:
+                given = f"{printable(state_path)}: only RuleStrategy.start() continues from it"
+                raise UserError("state_path", given, f"{why}: leave state_path out")
+            if metrics_path is not None:
+                _log.warning("metrics_path: has N and E, but no test by evaluate_fn: %s", why)
             server = self._begin(arrays)
         elif self._returned is not None and self._returned != arrays:
             raise UserError(
@@ -183,9 +190,8 @@ class RuleStrategy(FedAvg):
                 f"round {server_round}: the arrays are not those that it returned",
                 "must not be changed, as clients get the served model, not these",
             )
-        self._is_fresh, self._sent = False, True
-        number, served = self._before + server_round, ArrayRecord(server.served)
-        return super().configure_train(number, served, config, grid)
+        self._sent = True
+        return super().configure_train(server_round, ArrayRecord(server.served), config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -219,19 +225,13 @@ class RuleStrategy(FedAvg):
         self._returned = ArrayRecord(server.evaluation)
         return self._returned, metrics
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Send the evaluation model."""
-        return super().configure_evaluate(self._before + server_round, arrays, config, grid)
-
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the clients' metrics, averaged as by Flower's FedAvg; None if they do not fit."""
         replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
-        averaged, number = super().aggregate_evaluate, self._before + server_round
-        found = averaged_if_fit(lambda: averaged(number, replies), self.evaluate_metrics_aggr_fn)
+        averaged, by = super().aggregate_evaluate, self.evaluate_metrics_aggr_fn
+        found = averaged_if_fit(lambda: averaged(server_round, replies), by)
         results = [client_result(reply, self.weighted_by_key) for reply in replies]
         known = [result for result in results if result is not None]
         if self._server is not None and (found is not None or known):
@@ -252,7 +252,7 @@ class RuleStrategy(FedAvg):
         model, settings = arrays.to_torch_state_dict(), (self._weighting, self._longest)
         given = self.rule, self._settings, model, self._trainable, *settings, *self._paths
         server = self._server = KeptServer(*given)
-        self._is_fresh, self._sent, self._before, self._returned = True, False, server.done, None
+        self._sent, self._returned = False, None
         return server
 
     def _add(self, total: ClientSum, server: KeptServer, reply: Message) -> bool:

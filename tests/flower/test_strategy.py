@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    FedAvg,
+    Result,
+)
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -455,6 +459,28 @@ def test_arrays_that_a_wrapper_changed_are_refused() -> None:
     noised = ArrayRecord({"w": torch.ones(2)})
     with pytest.raises(fp.UserError, match="round 3: the arrays"):
         fednnnn.configure_train(3, noised, ConfigRecord(), grid)
+
+
+def test_loop_of_a_wrapping_strategy_keeps_no_state(tmp_path: Path, caplog) -> None:
+    """Which it would write, and not continue; its records are without tests."""
+
+    def tested(number: int, _: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"accuracy": number / 10, "loss": 1.0})
+
+    def wrapped(**files: Path) -> Result:
+        made = FedNNNN(beta=0.7, gamma=0.6, fraction_evaluate=0.0, **files)
+        by = DifferentialPrivacyClientSideFixedClipping(made, 0.0, 100.0, 2)
+        return by.start(ClientsHere(TWO), ArrayRecord(ZERO), 3, evaluate_fn=tested)
+
+    alone, _ = start(FedNNNN(beta=0.7, gamma=0.6), TWO, ZERO, 3)
+    assert_close(tensors(wrapped(metrics_path=tmp_path)), tensors(alone), **EXACT)
+    assert caplog.text.count("metrics_path: has N and E, but no test by evaluate_fn") == 1
+    assert [(each["clients"], each["tested"]) for each in read_records(tmp_path)] == [
+        (2, False)
+    ] * 3
+    with pytest.raises(fp.UserError, match=r"^state_path: .*: an own start\(\) must call super"):
+        wrapped(state_path=tmp_path / "state")
+    assert not (tmp_path / "state").exists()
 
 
 def test_replies_to_another_model_than_the_served_one_are_refused() -> None:
