@@ -147,7 +147,7 @@ class RuleStrategy(FedAvg):
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             found = evaluate_fn(done + server_round, arrays) if evaluate_fn else None
-            if server_round and found is not None:
+            if found is not None:
                 self._record_test(server, found)
             return found
 

@@ -302,6 +302,35 @@ def test_continued_after_a_kill(name, options, tmp_path, rules_taken_back, monke
     assert not sent
 
 
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_test_that_was_stopped_is_made_up_for(rounds: int, tmp_path: Path) -> None:
+    """By the one at the restart, and a round that has a test keeps it."""
+    stops = [2]
+
+    def tested(number: int, _: ArrayRecord) -> MetricRecord:
+        if number in stops:
+            stops.remove(number)
+            raise KeyboardInterrupt
+        return MetricRecord({"accuracy": number / 10, "f1": float(len(stops))})
+
+    def run(rounds: int) -> None:
+        kept = {"metrics_path": tmp_path, "state_path": tmp_path / "state"}
+        start(FedNNNN(beta=0.7, gamma=0.6, **kept), TWO, ZERO, rounds, evaluate_fn=tested)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(2)
+    before = read_records(tmp_path)
+    run(rounds)
+    one, two, *_ = after = read_records(tmp_path)
+    assert [each["test_acc"] for each in after] == [0.1, 0.2, 0.3][:rounds]
+    assert (one, two["seconds"]["train"]) == (before[0], before[1]["seconds"]["train"])
+    changed = {"tested": True, "test_acc": 0.2, "test_metrics": {"f1": 0.0}}
+    assert two == before[1] | changed | {"seconds": two["seconds"]}
+    stops.append(0)
+    run(3)
+    assert read_records(tmp_path)[: len(after)] == after
+
+
 def test_draws_of_a_rule_are_others_in_each_federation(rules_taken_back) -> None:
     runpy.run_path(LION)
     one, other = (
