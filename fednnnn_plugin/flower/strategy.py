@@ -98,9 +98,13 @@ class RuleStrategy(FedAvg):
             check_known(f"{rule.name}: setting", name, [*rule.keys, *own, *flowers])
         self._settings = rule.settings(options)
         super().__init__(**{name: options[name] for name in options.keys() - rule.keys})
-        if isinstance(trainable, str) or not isinstance(trainable, nn.Module | Iterable | None):
-            raise UserError("trainable", shown(trainable), "must be a model, or a list of names")
-        self._trainable = trainable if isinstance(trainable, nn.Module | None) else list(trainable)
+        if not isinstance(trainable, nn.Module | None):
+            names = list(trainable) if isinstance(trainable, Iterable) else [trainable]
+            if isinstance(trainable, str) or not all(isinstance(name, str) for name in names):
+                given = shown(trainable)
+                raise UserError("trainable", given, "must be a model, or a list of names")
+            trainable = names
+        self._trainable = trainable
         self._weighting, self._longest = client_weighting, max_client_norm
         self._paths = file_to_write("state_path", state_path), metrics_path
         self._server: KeptServer | None = None

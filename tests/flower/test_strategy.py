@@ -440,6 +440,10 @@ def test_files_of_another_federation_are_refused(
         ({"beta": 0.7, "gamma": 0.6, "max_client_norm": -1}, "max_client_norm: -1"),
         ({"beta": 0.7, "gamma": 0.6, "trainable": "w"}, "trainable: 'w': must be a model"),
         ({"beta": 0.7, "gamma": 0.6, "trainable": 7}, "trainable: 7: must be a model"),
+        (
+            {"beta": 0.7, "gamma": 0.6, "trainable": nn.Linear(1, 1).parameters()},
+            "trainable: a generator: must be a model, or a list of names",
+        ),
         ({"beta": 0.7, "gamma": 0.6, "state_path": "/proc/x/state"}, "state_path: /proc/x/state"),
     ],
 )
