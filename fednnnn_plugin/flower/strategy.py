@@ -63,9 +63,9 @@ class RuleStrategy(FedAvg):
         max_client_norm: longer updates are clipped to it.
         metrics_path: a folder for the records of the rounds, with each layer's norms, which
             ``fednnnn report`` and :func:`~fednnnn_plugin.read_runs` read. ``accuracy`` in [0, 1]
-            and ``loss`` of ``evaluate_fn``, else of the clients' evaluation, are its ``test_acc``
-            and ``test_loss``; another accuracy is among its metrics, with a warning. Each client's
-            are in ``clients.csv``, and their mean, deviation and worst in the record.
+            and ``loss`` of ``evaluate_fn``, or without one of the clients' evaluation, are its
+            ``test_acc`` and ``test_loss``; another accuracy is among its metrics, with a warning.
+            Each client's are in ``clients.csv``, and their mean, deviation and worst in the record.
         state_path: a file for the state after each round. If it is there, :meth:`start` continues;
             a strategy that wraps this one has a ``start`` of its own, and can have none.
         **options: the rule's settings, and the arguments of Flower's ``FedAvg``:
@@ -109,6 +109,7 @@ class RuleStrategy(FedAvg):
         self._paths = file_to_write("state_path", state_path), metrics_path
         self._server: KeptServer | None = None
         self._is_running = False  # by its own start()
+        self._server_tests = False  # by evaluate_fn
         self._sent = False  # whether clients have the served model of this round
         self._returned: ArrayRecord | None = None
         self._warned = False  # of an accuracy that is none
@@ -157,11 +158,11 @@ class RuleStrategy(FedAvg):
 
         configs = timeout, train_config, evaluate_config
         left, tested = max(num_rounds - done, 0), evaluate if evaluate_fn else None
-        self._is_running = True
+        self._is_running, self._server_tests = True, evaluate_fn is not None
         try:
             result = run(grid, arrays, left, *configs, tested)
         finally:
-            self._is_running = False
+            self._is_running = self._server_tests = False
         for name, found in vars(result).items():
             if isinstance(found, dict):  # by the number of the round
                 setattr(result, name, {done + number: each for number, each in found.items()})
@@ -239,7 +240,8 @@ class RuleStrategy(FedAvg):
         results = [client_result(reply, self.weighted_by_key) for reply in replies]
         known = [result for result in results if result is not None]
         if self._server is not None and (found is not None or known):
-            self._record_test(self._server, found or MetricRecord(), known)
+            tested = MetricRecord() if found is None or self._server_tests else found
+            self._record_test(self._server, tested, known)
         return found
 
     def _record_test(

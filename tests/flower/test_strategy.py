@@ -572,18 +572,21 @@ def test_weights_are_of_the_key_that_is_named() -> None:
 
 
 def test_record_has_what_the_server_tests(tmp_path: Path, caplog) -> None:
-    """Not the clients' mean; an accuracy of 85, which is no share, is a metric."""
+    """Not the clients' mean, also in a round that the server leaves out; 85 is no share."""
     made = FedNNNN(beta=0.7, gamma=0.6, metrics_path=tmp_path)
     grid = ClientsHere(TWO)
     grid.found = {node: {"accuracy": 0.5, "loss": 2.0} for node in TWO}
 
-    def tested(number: int, _: ArrayRecord) -> MetricRecord:
-        return MetricRecord({"accuracy": 0.25 if number < 2 else 85.0, "loss": 3.0})
+    def tested(number: int, _: ArrayRecord) -> MetricRecord | None:
+        accuracy = {0: 0.25, 1: 0.25, 2: 85.0}
+        return MetricRecord({"accuracy": accuracy[number], "loss": 3.0}) if number < 3 else None
 
-    made.start(grid, ArrayRecord(ZERO), 2, evaluate_fn=tested)
-    first, second = read_records(tmp_path)
+    made.start(grid, ArrayRecord(ZERO), 3, evaluate_fn=tested)
+    first, second, third = read_records(tmp_path)
     assert (first["test_acc"], first["test_loss"], first["client_acc"]["mean"]) == (0.25, 3.0, 0.5)
-    assert (second["test_acc"], second["test_metrics"]["accuracy"]) == (0.5, 85.0)
+    assert (second["test_acc"], second["test_metrics"]) == (None, {"accuracy": 85.0})
+    assert (third["tested"], third["test_acc"], third["test_metrics"]) == (False, None, None)
+    assert third["client_acc"]["mean"] == 0.5
     assert caplog.text.count("accuracy 85.0: not in [0, 1]") == 1
     assert [one["client"] for one in first["by_client"]] == ["node 1", "node 2"]
-    assert len(fp.read_runs(tmp_path)) == 2
+    assert len(fp.read_runs(tmp_path)) == 3
