@@ -52,21 +52,22 @@ class RuleStrategy(FedAvg):
     a warning. Metrics of clients that do not fit each other are left out, with a warning.
 
     Args:
-        trainable: names of the trained parameters, or the model, whose parameters with
-            ``requires_grad`` they are (tied ones count once). All else is a buffer: averaged, not
-            moved by the rule. By default all floating point arrays but ``running_mean`` and
-            ``running_var`` are trained. Counts that Flower's FedAvg returned as float64, those of
-            the model or of batch normalisation, are integers again.
+        trainable: names of the trained parameters, all names of a tied tensor; or the model, whose
+            parameters with ``requires_grad`` they are (tied ones count once). All else is a buffer:
+            averaged, not moved by the rule. By default all floating point arrays but
+            ``running_mean`` and ``running_var`` are trained. Counts that Flower's FedAvg returned
+            as float64, those of the model or of batch normalisation, are integers again.
         client_weighting: ``"uniform"``, as in the paper, whose server does not know the clients'
             data sizes: :math:`α_k = 1/m`; or ``"samples"``, as Flower's FedAvg: in proportion to
             ``weighted_by_key`` (``num-examples``) of the clients' metrics.
         max_client_norm: longer updates are clipped to it.
         metrics_path: a folder for the records of the rounds, with each layer's norms, which
             ``fednnnn report`` and :func:`~fednnnn_plugin.read_runs` read. ``accuracy`` in [0, 1]
-            and ``loss`` of ``evaluate_fn``, else of the clients' evaluation, are its ``test_acc``
-            and ``test_loss``; another accuracy is among its metrics, with a warning. Each client's
-            are in ``clients.csv``, and their mean, deviation and worst in the record.
-        state_path: a file for the state after each round. If it is there, :meth:`start` continues.
+            and ``loss`` of ``evaluate_fn``, or without one of the clients' evaluation, are its
+            ``test_acc`` and ``test_loss``; another accuracy is among its metrics, with a warning.
+            Each client's are in ``clients.csv``, and their mean, deviation and worst in the record.
+        state_path: a file for the state after each round. If it is there, :meth:`start` continues;
+            a strategy that wraps this one has a ``start`` of its own, and can have none.
         **options: the rule's settings, and the arguments of Flower's ``FedAvg``:
             ``fraction_train``, ``min_train_nodes``, ``train_metrics_aggr_fn``, ….
 
@@ -97,15 +98,19 @@ class RuleStrategy(FedAvg):
             check_known(f"{rule.name}: setting", name, [*rule.keys, *own, *flowers])
         self._settings = rule.settings(options)
         super().__init__(**{name: options[name] for name in options.keys() - rule.keys})
-        if isinstance(trainable, str) or not isinstance(trainable, nn.Module | Iterable | None):
-            raise UserError("trainable", shown(trainable), "must be a model, or a list of names")
-        self._trainable = trainable if isinstance(trainable, nn.Module | None) else list(trainable)
+        if not isinstance(trainable, nn.Module | None):
+            names = list(trainable) if isinstance(trainable, Iterable) else [trainable]
+            if isinstance(trainable, str) or not all(isinstance(name, str) for name in names):
+                given = shown(trainable)
+                raise UserError("trainable", given, "must be a model, or a list of names")
+            trainable = names
+        self._trainable = trainable
         self._weighting, self._longest = client_weighting, max_client_norm
         self._paths = file_to_write("state_path", state_path), metrics_path
         self._server: KeptServer | None = None
-        self._is_fresh = False  # whether no client was asked since
+        self._is_running = False  # by its own start()
+        self._server_tests = False  # by evaluate_fn
         self._sent = False  # whether clients have the served model of this round
-        self._before = 0  # rounds that were done when it began
         self._returned: ArrayRecord | None = None
         self._warned = False  # of an accuracy that is none
 
@@ -137,8 +142,7 @@ class RuleStrategy(FedAvg):
             RunError: the served or the evaluation model overflowed.
         """
         server = self._begin(initial_arrays)
-        done, arrays = self._before, initial_arrays
-        self._before = 0  # what calls the methods counts on
+        done, arrays = server.done, initial_arrays
         run: Callable[..., Result] = super().start
         if done:
             counted = type(type(self).__name__, (_CountedOn,), {})(self, done)
@@ -148,16 +152,17 @@ class RuleStrategy(FedAvg):
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             found = evaluate_fn(done + server_round, arrays) if evaluate_fn else None
-            if server_round and found is not None:
+            if found is not None:
                 self._record_test(server, found)
             return found
 
         configs = timeout, train_config, evaluate_config
         left, tested = max(num_rounds - done, 0), evaluate if evaluate_fn else None
+        self._is_running, self._server_tests = True, evaluate_fn is not None
         try:
             result = run(grid, arrays, left, *configs, tested)
         finally:
-            self._is_fresh = False
+            self._is_running = self._server_tests = False
         for name, found in vars(result).items():
             if isinstance(found, dict):  # by the number of the round
                 setattr(result, name, {done + number: each for number, each in found.items()})
@@ -172,10 +177,17 @@ class RuleStrategy(FedAvg):
 
         Raises:
             UserError: a strategy that wraps this one changed them, as Flower's server-side
-                differential privacy does: clients would get the model without its noise.
+                differential privacy does: clients would get the model without its noise; or
+                ``state_path`` without :meth:`start`, which alone continues.
         """
-        server = self._server
-        if server is None or (server_round == 1 and not self._is_fresh):
+        server, (state_path, metrics_path) = self._server, self._paths
+        if server is None or (server_round == 1 and not self._is_running):
+            why = "an own start() must call super().start(); a wrapping strategy has its own"
+            if state_path is not None:
+                given = f"{printable(state_path)}: only RuleStrategy.start() continues from it"
+                raise UserError("state_path", given, f"{why}: leave state_path out")
+            if metrics_path is not None:
+                _log.warning("metrics_path: has N and E, but no test by evaluate_fn: %s", why)
             server = self._begin(arrays)
         elif self._returned is not None and self._returned != arrays:
             raise UserError(
@@ -183,9 +195,8 @@ class RuleStrategy(FedAvg):
                 f"round {server_round}: the arrays are not those that it returned",
                 "must not be changed, as clients get the served model, not these",
             )
-        self._is_fresh, self._sent = False, True
-        number, served = self._before + server_round, ArrayRecord(server.served)
-        return super().configure_train(number, served, config, grid)
+        self._sent = True
+        return super().configure_train(server_round, ArrayRecord(server.served), config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -219,23 +230,18 @@ class RuleStrategy(FedAvg):
         self._returned = ArrayRecord(server.evaluation)
         return self._returned, metrics
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Send the evaluation model."""
-        return super().configure_evaluate(self._before + server_round, arrays, config, grid)
-
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the clients' metrics, averaged as by Flower's FedAvg; None if they do not fit."""
         replies = sorted(replies, key=lambda reply: reply.metadata.src_node_id)
-        averaged, number = super().aggregate_evaluate, self._before + server_round
-        found = averaged_if_fit(lambda: averaged(number, replies), self.evaluate_metrics_aggr_fn)
+        averaged, by = super().aggregate_evaluate, self.evaluate_metrics_aggr_fn
+        found = averaged_if_fit(lambda: averaged(server_round, replies), by)
         results = [client_result(reply, self.weighted_by_key) for reply in replies]
         known = [result for result in results if result is not None]
         if self._server is not None and (found is not None or known):
-            self._record_test(self._server, found or MetricRecord(), known)
+            tested = MetricRecord() if found is None or self._server_tests else found
+            self._record_test(self._server, tested, known)
         return found
 
     def _record_test(
@@ -252,7 +258,7 @@ class RuleStrategy(FedAvg):
         model, settings = arrays.to_torch_state_dict(), (self._weighting, self._longest)
         given = self.rule, self._settings, model, self._trainable, *settings, *self._paths
         server = self._server = KeptServer(*given)
-        self._is_fresh, self._sent, self._before, self._returned = True, False, server.done, None
+        self._sent, self._returned = False, None
         return server
 
     def _add(self, total: ClientSum, server: KeptServer, reply: Message) -> bool:

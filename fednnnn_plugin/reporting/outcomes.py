@@ -76,7 +76,8 @@ def with_values(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
 
     ``metric`` says what that is, ``column`` where it stands, and ``lower_is_better`` how it is
     meant: the recipe's first metric; without one the accuracy, what a custom trainer measured
-    first, or the loss, whichever is on record. It is the same for all seeds of a line, so that a
+    first, its losses last, or the loss, whichever is on record. Of what ends in "loss" lower is
+    better, unless the recipe says otherwise. It is the same for all seeds of a line, so that a
     mean is of one quantity: a seed that has no value of it has none. A ``metric`` that is given
     judges all lines.
     """
@@ -88,7 +89,8 @@ def with_values(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     columns |= {name: f"test_metrics.{name}" for name in firsts}
     columns |= {WORST_10: "client_acc.worst_10"}
     check_known(TARGET, metric, [name for name, of in columns.items() if of in runs])
-    lower = runs["lower_is_better"].where(runs["metric"] == metric, metric == "loss").astype(bool)
+    declared = runs["metric"] == metric
+    lower = runs["lower_is_better"].where(declared, _is_loss(metric)).astype(bool)
     column = columns[metric]
     return runs.assign(value=runs[column], metric=metric, column=column, lower_is_better=lower)
 
@@ -96,12 +98,17 @@ def with_values(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
 def _with_values(line: pd.DataFrame) -> pd.DataFrame:
     named = line["metric"].iloc[0]
     of_recipe = {f"test_metrics.{named}": named} if named else {}
-    columns = {**of_recipe, "test_acc": ACCURACY, **own_metrics(line), "test_loss": "loss"}
+    own = sorted(own_metrics(line).items(), key=lambda item: _is_loss(item[1]))
+    columns = {**of_recipe, "test_acc": ACCURACY, **dict(own), "test_loss": "loss"}
     there = [name for name in columns if name in line and line[name].notna().any()]
     column = there[0] if there else "test_acc"
-    lower = line["lower_is_better"].any() if column in of_recipe else column == "test_loss"
+    lower = line["lower_is_better"].any() if column in of_recipe else _is_loss(columns[column])
     judged = {"metric": columns[column], "column": column, "lower_is_better": bool(lower)}
     return line.assign(value=line[column], **judged)
+
+
+def _is_loss(metric: str) -> bool:
+    return metric.endswith("loss")
 
 
 def _final_values(runs: pd.DataFrame) -> pd.Series[float]:

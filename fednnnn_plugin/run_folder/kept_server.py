@@ -1,15 +1,17 @@
 """A server whose rounds come from a platform; its state and records are kept where asked for."""
 
 import logging
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, shown
 from fednnnn_plugin.quantities import kept_clients
 from fednnnn_plugin.run_folder.server_records import ServerRecords
 from fednnnn_plugin.run_folder.server_state import EVALUATION, read_state, restored, write_state
@@ -22,6 +24,7 @@ from fednnnn_plugin.server.server import Server, ServerMove
 from fednnnn_plugin.server.update import Update
 
 _log = logging.getLogger(__name__)
+_SEED = "..seed"  # in a state, where no other name is so
 
 
 class KeptServer:
@@ -33,8 +36,9 @@ class KeptServer:
         rule: of the server.
         settings: the values of its keys.
         model: ``w_0`` by names.
-        trainable: names of what is trained; a module, whose trained parameters they are; or None,
-            for all that is floating point but the statistics of batch normalisation.
+        trainable: names of what is trained, all names of a tied tensor; a module, whose trained
+            parameters they are; or None, for all that is floating point but the statistics of batch
+            normalisation.
         weighting: of the clients, for the record.
         max_client_norm: longer updates are clipped to it; None clips none.
         state_path: a file for the state, or None.
@@ -60,23 +64,28 @@ class KeptServer:
         model = _with_counts(model, trainable)
         if isinstance(trainable, nn.Module):
             self._tied = aliases(trainable)
-            trainable = [n for n, tensor in trainable.named_parameters() if tensor.requires_grad]
-        model = self._once(model)
-        names = trained_by_default(model) if trainable is None else trainable
+            model = self._once(model)
+            names = [n for n, tensor in trainable.named_parameters() if tensor.requires_grad]
+        else:
+            names = trained_by_default(model) if trainable is None else list(trainable)
         layout = UpdateAccumulator(model, names, max_client_norm).layout  # checks all of them
         if not layout.entries:  # all would be averaged, and the rule move nothing
             raise UserError("trainable", "nothing", "must be at least one floating point array")
         self._server, self._state_path = Server(rule, settings, layout), state_path
         self._longest = max_client_norm
         self._state, self.done = self._server.start(model), 0
+        self._seed = secrets.randbits(62)  # of what the rule draws
         if state_path is not None and state_path.exists():
             tensors, self.done = read_state(state_path, "state_path", rule.name)
+            self._seed = int(tensors.pop(_SEED, self._seed))
             self._state = restored(self._server, tensors, f"state_path: {state_path}")
         else:
             check_start(model, [entry.name for entry in layout.entries], "initial model")
             for name in layout.buffers:
                 if model[name].is_floating_point() and model[name].isnan().any():
                     raise UserError("initial model", f"{name}: has NaN", "must have none")
+            if not isinstance(trainable, nn.Module):
+                _check_tied(model, names, layout.buffers)
         for warning in self._server.try_rule(self._state):
             _log.warning(warning)
         train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}
@@ -114,7 +123,7 @@ class KeptServer:
         """
         number, before, server = self.done + 1, self._state, self._server
         if total.clients:
-            update, self._state, move = server.close_round(number, before, total, seed=0)
+            update, self._state, move = server.close_round(number, before, total, self._seed)
         else:
             still = self.begin_sum()
             nothing = torch.zeros_like(before.served.vector)
@@ -137,6 +146,7 @@ class KeptServer:
             server, state = self._server, self._state
             evaluation = server.layout.state_dict(state.evaluation).items()
             tensors = server.state_dict(state) | {EVALUATION + n: x for n, x in evaluation}
+            tensors[_SEED] = torch.tensor(self._seed)
             write_state(self._state_path, tensors, self.done, server.rule.name)
 
     def _once(self, state: State) -> dict[str, Tensor]:
@@ -145,6 +155,19 @@ class KeptServer:
     def _named(self, model: ModelState) -> dict[str, Tensor]:
         state = self._server.layout.state_dict(model)
         return {name: state[self._tied.get(name, name)] for name in self._names}
+
+
+def _check_tied(model: State, trained: Iterable[str], buffers: Iterable[str]) -> None:
+    """Refuse a buffer with the values of a trained tensor: a tied one whose other name is given.
+
+    Tensors of one value throughout, such as zeros, may be alike by chance.
+    """
+    for first, name in product(trained, buffers):
+        one, other = model[first], model[name]
+        alike = (one.shape, one.dtype) == (other.shape, other.dtype) and one.equal(other)
+        if alike and one.unique().numel() > 1:
+            given = f"{shown(name)} is as {shown(first)}"
+            raise UserError("trainable", given, "name both, or pass the model")
 
 
 def _with_counts(model: State, trainable: object) -> dict[str, Tensor]:

@@ -5,8 +5,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.files import write_atomically
@@ -58,7 +61,10 @@ class ServerRecords:
         home = self._file.path.parent
         self._tables = ResultTables(home)
         if done:
-            self._integrated, _ = self._file.until(done)
+            *_, last = islice(self._file.records(), done)
+            self._integrated = last["integrated_norm"]
+            if last["tested"] is False:  # it may have ended in the test
+                self._last = TypeAdapter(RoundRecord).validate_python(last)
         self._file.cut(done)
         self._tables.cut(done)
         recipe = RunFolder(home).recipe
@@ -95,7 +101,8 @@ class ServerRecords:
     def tested(self, evaluation: Evaluation, clients: Sequence[ClientResult] = ()) -> None:
         """Put what a test found into the record of the last round; of several the last counts.
 
-        What ``clients`` found on their own data is in ``clients.csv``, once a round.
+        Before the first round of a restart that is the last one before it, if it has no test. What
+        ``clients`` found on their own data is in ``clients.csv``, once a round.
         """
         last = self._last
         if last is None:

@@ -35,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
         )
         found[name] = [m["accuracy"] for m in result.evaluate_metrics_serverapp.values()]
     for name, accuracies in found.items():
-        text = f"{name}: accuracy {accuracies[-1]:.1%} in the end, {max(accuracies):.1%} at best"
+        text = f"{name}: accuracy {accuracies[-1]:.1%}, at best {max(accuracies):.1%} in this run"
         logging.getLogger("flwr").info(text)
 
 

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    FedAvg,
+    Result,
+)
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -217,6 +221,18 @@ def test_buffers_frozen_and_tied_parameters() -> None:
     assert_close(served["running_var"], torch.full((2,), 3.0))
 
 
+def test_tied_tensor_of_which_one_name_is_given_is_refused() -> None:
+    """As by ``named_parameters()``: under the other name it would be averaged, not moved."""
+    net = Net()
+    names, clients = [name for name, _ in net.named_parameters()], {1: step(1.0), 2: step(3.0)}
+    tied = r"^trainable: 'second\.weight' is as 'first\.weight': name both, or pass the model$"
+    with pytest.raises(fp.UserError, match=tied):
+        start(FedNNNN(beta=0.7, gamma=0.6, trainable=names), clients, net.state_dict())
+    both = FedNNNN(beta=0.7, gamma=0.6, trainable=[*names, "second.weight"])
+    _, (_, served) = start(both, clients, net.state_dict(), 2)
+    assert_close(served["first.weight"], served["second.weight"], **EXACT)
+
+
 def test_model_that_flowers_fedavg_returned() -> None:
     """It made the counts of batch normalisation float64; clients have them as int64."""
     net = nn.BatchNorm1d(2)
@@ -255,7 +271,7 @@ def drift(number: int, state: State) -> State:
     ("name", "options"),
     [("FedNNNN", {"beta": 0.7, "gamma": 0.6}), ("ServerLion", {"server_lion_lr": 0.1})],
 )
-def test_continued_after_a_kill(name, options, tmp_path, rules_taken_back) -> None:
+def test_continued_after_a_kill(name, options, tmp_path, rules_taken_back, monkeypatch) -> None:
     runpy.run_path(LION)  # which registers its rule
 
     def made(folder: str) -> RuleStrategy:
@@ -265,6 +281,8 @@ def test_continued_after_a_kill(name, options, tmp_path, rules_taken_back) -> No
     def tested(number: int, arrays: ArrayRecord) -> MetricRecord:
         return MetricRecord({"accuracy": number / 10, "loss": float(arrays["w"].numpy().sum())})
 
+    seeds = iter([7, 7, 8, 9])  # of two federations; what is continued keeps its own
+    monkeypatch.setattr("secrets.randbits", lambda _: next(seeds))
     clients: dict[int, Train] = {1: drift, 2: moved(1.0, 0.0)}
     whole, _ = start(made("whole"), clients, ZERO, 4, evaluate_fn=tested)
     with pytest.raises(KeyboardInterrupt):
@@ -282,6 +300,43 @@ def test_continued_after_a_kill(name, options, tmp_path, rules_taken_back) -> No
     done, sent = start(made("part"), clients, ZERO, 4)
     assert_close(tensors(done), tensors(whole), **EXACT)
     assert not sent
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_test_that_was_stopped_is_made_up_for(rounds: int, tmp_path: Path) -> None:
+    """By the one at the restart, and a round that has a test keeps it."""
+    stops = [2]
+
+    def tested(number: int, _: ArrayRecord) -> MetricRecord:
+        if number in stops:
+            stops.remove(number)
+            raise KeyboardInterrupt
+        return MetricRecord({"accuracy": number / 10, "f1": float(len(stops))})
+
+    def run(rounds: int) -> None:
+        kept = {"metrics_path": tmp_path, "state_path": tmp_path / "state"}
+        start(FedNNNN(beta=0.7, gamma=0.6, **kept), TWO, ZERO, rounds, evaluate_fn=tested)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(2)
+    before = read_records(tmp_path)
+    run(rounds)
+    one, two, *_ = after = read_records(tmp_path)
+    assert [each["test_acc"] for each in after] == [0.1, 0.2, 0.3][:rounds]
+    assert (one, two["seconds"]["train"]) == (before[0], before[1]["seconds"]["train"])
+    changed = {"tested": True, "test_acc": 0.2, "test_metrics": {"f1": 0.0}}
+    assert two == before[1] | changed | {"seconds": two["seconds"]}
+    stops.append(0)
+    run(3)
+    assert read_records(tmp_path)[: len(after)] == after
+
+
+def test_draws_of_a_rule_are_others_in_each_federation(rules_taken_back) -> None:
+    runpy.run_path(LION)
+    one, other = (
+        tensors(start(strategy("ServerLion", server_lion_lr=0.1), TWO, ZERO)[0]) for _ in range(2)
+    )
+    assert not one["w"].equal(other["w"])
 
 
 def test_methods_of_a_subclass_count_on(tmp_path) -> None:
@@ -385,6 +440,10 @@ def test_files_of_another_federation_are_refused(
         ({"beta": 0.7, "gamma": 0.6, "max_client_norm": -1}, "max_client_norm: -1"),
         ({"beta": 0.7, "gamma": 0.6, "trainable": "w"}, "trainable: 'w': must be a model"),
         ({"beta": 0.7, "gamma": 0.6, "trainable": 7}, "trainable: 7: must be a model"),
+        (
+            {"beta": 0.7, "gamma": 0.6, "trainable": nn.Linear(1, 1).parameters()},
+            "trainable: a generator: must be a model, or a list of names",
+        ),
         ({"beta": 0.7, "gamma": 0.6, "state_path": "/proc/x/state"}, "state_path: /proc/x/state"),
     ],
 )
@@ -433,6 +492,28 @@ def test_arrays_that_a_wrapper_changed_are_refused() -> None:
     noised = ArrayRecord({"w": torch.ones(2)})
     with pytest.raises(fp.UserError, match="round 3: the arrays"):
         fednnnn.configure_train(3, noised, ConfigRecord(), grid)
+
+
+def test_loop_of_a_wrapping_strategy_keeps_no_state(tmp_path: Path, caplog) -> None:
+    """Which it would write, and not continue; its records are without tests."""
+
+    def tested(number: int, _: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"accuracy": number / 10, "loss": 1.0})
+
+    def wrapped(**files: Path) -> Result:
+        made = FedNNNN(beta=0.7, gamma=0.6, fraction_evaluate=0.0, **files)
+        by = DifferentialPrivacyClientSideFixedClipping(made, 0.0, 100.0, 2)
+        return by.start(ClientsHere(TWO), ArrayRecord(ZERO), 3, evaluate_fn=tested)
+
+    alone, _ = start(FedNNNN(beta=0.7, gamma=0.6), TWO, ZERO, 3)
+    assert_close(tensors(wrapped(metrics_path=tmp_path)), tensors(alone), **EXACT)
+    assert caplog.text.count("metrics_path: has N and E, but no test by evaluate_fn") == 1
+    assert [(each["clients"], each["tested"]) for each in read_records(tmp_path)] == [
+        (2, False)
+    ] * 3
+    with pytest.raises(fp.UserError, match=r"^state_path: .*: an own start\(\) must call super"):
+        wrapped(state_path=tmp_path / "state")
+    assert not (tmp_path / "state").exists()
 
 
 def test_replies_to_another_model_than_the_served_one_are_refused() -> None:
@@ -491,18 +572,21 @@ def test_weights_are_of_the_key_that_is_named() -> None:
 
 
 def test_record_has_what_the_server_tests(tmp_path: Path, caplog) -> None:
-    """Not the clients' mean; an accuracy of 85, which is no share, is a metric."""
+    """Not the clients' mean, also in a round that the server leaves out; 85 is no share."""
     made = FedNNNN(beta=0.7, gamma=0.6, metrics_path=tmp_path)
     grid = ClientsHere(TWO)
     grid.found = {node: {"accuracy": 0.5, "loss": 2.0} for node in TWO}
 
-    def tested(number: int, _: ArrayRecord) -> MetricRecord:
-        return MetricRecord({"accuracy": 0.25 if number < 2 else 85.0, "loss": 3.0})
+    def tested(number: int, _: ArrayRecord) -> MetricRecord | None:
+        accuracy = {0: 0.25, 1: 0.25, 2: 85.0}
+        return MetricRecord({"accuracy": accuracy[number], "loss": 3.0}) if number < 3 else None
 
-    made.start(grid, ArrayRecord(ZERO), 2, evaluate_fn=tested)
-    first, second = read_records(tmp_path)
+    made.start(grid, ArrayRecord(ZERO), 3, evaluate_fn=tested)
+    first, second, third = read_records(tmp_path)
     assert (first["test_acc"], first["test_loss"], first["client_acc"]["mean"]) == (0.25, 3.0, 0.5)
-    assert (second["test_acc"], second["test_metrics"]["accuracy"]) == (0.5, 85.0)
+    assert (second["test_acc"], second["test_metrics"]) == (None, {"accuracy": 85.0})
+    assert (third["tested"], third["test_acc"], third["test_metrics"]) == (False, None, None)
+    assert third["client_acc"]["mean"] == 0.5
     assert caplog.text.count("accuracy 85.0: not in [0, 1]") == 1
     assert [one["client"] for one in first["by_client"]] == ["node 1", "node 2"]
-    assert len(fp.read_runs(tmp_path)) == 2
+    assert len(fp.read_runs(tmp_path)) == 3
