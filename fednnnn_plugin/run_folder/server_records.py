@@ -3,13 +3,14 @@
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.files import write_atomically
@@ -64,7 +65,8 @@ class ServerRecords:
             *_, last = islice(self._file.records(), done)
             self._integrated = last["integrated_norm"]
             if last["tested"] is False:  # it may have ended in the test
-                self._last = TypeAdapter(RoundRecord).validate_python(last)
+                with suppress(ValidationError):  # of another version
+                    self._last = TypeAdapter(RoundRecord).validate_python(last)
         self._file.cut(done)
         self._tables.cut(done)
         recipe = RunFolder(home).recipe
