@@ -716,6 +716,47 @@ class Net:
     assert code_digests(module["Net"]) != before
 
 
+READING = """
+import json, pathlib
+import numpy as np
+import torch
+
+FILE = pathlib.Path({path!r})
+WEIGHTS = torch.tensor(json.loads(FILE.read_text()))
+SCALE = np.array(json.loads(FILE.read_text()))
+NAMES = json.loads(FILE.read_text())
+RATES, WIDTHS, TABLE = [1, 2], list(range(3)), dict(a=1)
+MEAN, LAST = torch.zeros(2), np.zeros(2)
+TOTAL = torch.zeros(2)
+
+def weighted(x): return x * WEIGHTS
+def scaled(x): return x * SCALE
+def named(x): return NAMES[x], RATES, WIDTHS, TABLE
+def kept(x):
+    MEAN.lerp_(x, 0.5)
+    LAST.fill(1)
+    torch.add(x, 1, out=TOTAL)
+    return MEAN
+"""
+
+
+def test_digest_has_the_tensors_that_are_read_from_a_file(tmp_path: Path) -> None:
+    """Not those that the code changes; of what no digest tells, such as lists, the name."""
+    file = tmp_path / "weights.json"
+    found = []
+    for content in ("[1.0, 2.0]", "[1.0, 9.0]"):
+        file.write_text(content)
+        module = cell(READING.format(path=str(file)))
+        names = ("weighted", "scaled", "named", "kept")
+        found.append({name: code_digests(module[name]) for name in names})
+    before, after = found
+    assert [name for name in before if before[name] != after[name]] == ["weighted", "scaled"]
+    assert before["named"]["not_covered"] == "NAMES"
+    assert [*before["weighted"]] == [*before["scaled"]] == ["code"]
+    assert module["kept"](torch.ones(2)).tolist() == [0.5, 0.5]
+    assert code_digests(module["kept"]) == after["kept"]
+
+
 def test_digest_says_what_it_does_not_cover() -> None:
     """Never fails on it: a generator's place, a variable whose assignment is nowhere."""
     model = Wide([torch.Generator(), threading.Lock()])

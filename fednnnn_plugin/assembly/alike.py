@@ -20,7 +20,7 @@ _OF_A_MACHINE = (*PLACEMENT, "data_args.data_cache_dir", "data_args.download")
 
 
 def check_same_start(recipe: Recipe, mode: Mode, ranks: Ranks, *, only_check: bool) -> None:
-    """Refuse ranks that were started with another recipe, other options or another version.
+    """Refuse ranks with another recipe, other options, another version or other instructions.
 
     They would mix what they compute, or wait for each other for ever.
     """
@@ -29,6 +29,8 @@ def check_same_start(recipe: Recipe, mode: Mode, ranks: Ranks, *, only_check: bo
     versions = {"fednnnn-plugin": fednnnn_plugin.__version__, "numpy": np.__version__}
     versions["torch"] = torch.__version__.partition("+")[0]  # what follows is of the device
     facts: dict[str, object] = {f"version of {name}": number for name, number in versions.items()}
+    instructions = torch.backends.cpu.get_cpu_capability()
+    facts["CPU instructions (ATEN_CPU_CAPABILITY limits them)"] = instructions
     for key, value in resolved(recipe).items():
         if key not in _OF_A_MACHINE and not key.startswith("tracking_args."):
             facts[key] = value

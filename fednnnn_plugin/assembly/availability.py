@@ -54,7 +54,11 @@ class AvailabilityFile:
                 break
             covered = max(covered, last)
         if covered < rounds:
-            raise UserError(where, f"round {covered + 1}: no client is available")
+            raise UserError(
+                where,
+                f"round {covered + 1}: no client is available",
+                "must have all rounds from the start: a run is not resumed with another file",
+            )
 
     def __call__(self, number: int) -> Iterable[int]:
         """Return the clients of a round."""

@@ -108,8 +108,9 @@ def has_own_fingerprint(folder: RunFolder) -> bool:
 def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerprint) -> None:
     """Refuse to resume a run of something else; one from before there were fingerprints goes.
 
-    Another kind of device computes other bits. Other versions may, which is a warning; the code is
-    not compared under another minor version of Python, whose texts and bytecode may differ.
+    Another kind of device computes other bits. Other versions, instructions of a CPU or GPUs may,
+    which is a warning; the code is not compared under another minor version of Python, whose texts
+    and bytecode may differ.
     """
     if not folder.fingerprint.exists():
         return
@@ -126,10 +127,11 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerpr
             f"with {OVERWRITE}",
         )
     same_python = _minor(before) == _minor(begun[_VERSIONS])
+    was = before | device
     if changed := [
-        f"{name} {printable(before[name])}, now {version}"
-        for name, version in begun[_VERSIONS].items()
-        if before.get(name, version) != version
+        f"{name} {printable(was[name])}, now {value}"
+        for name, value in {**begun[_VERSIONS], **now}.items()
+        if name != "name" and was.get(name, value) != value  # which has the number of cores or GPU
     ]:
         uncompared = "" if same_python else "; its code is not compared"
         _log.warning(

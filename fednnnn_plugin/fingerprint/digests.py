@@ -79,11 +79,12 @@ def code_digests(*things: object) -> dict[str, str]:
 
     It is of the text of functions that run, without comments and docstrings; of their defaults,
     closures and attributes, but for those that they change; of base classes; and of the functions,
-    classes and constants of modules that they name or import, which it does. Of variables of
-    modules that can change it is of the text that assigns or fills them, at the top of the module
-    that they are imported from. It does not follow into what is installed. Where there is no text
-    it is of the bytecode. A further part, ``not_covered``, names what it does not tell apart.
-    Another minor version of Python may have another text.
+    classes, constants and tensors of modules that they name or import, which it does. Of other
+    variables of modules, and of tensors that the code changes, it is of the text that assigns or
+    fills them, at the top of the module that they are imported from. It does not follow into what
+    is installed. Where there is no text it is of the bytecode. A further part, ``not_covered``,
+    names what it does not tell apart, such as a list that is read from a file. Another minor
+    version of Python may have another text.
     """
     return _digests("code", things, {})
 

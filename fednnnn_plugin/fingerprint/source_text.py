@@ -12,8 +12,8 @@ from types import CodeType
 from typing import NamedTuple
 
 _MUTATORS = {
-    *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end", "pop"),
-    *("popitem", "popleft", "remove", "setdefault", "sort", "update"),
+    *("add", "append", "appendleft", "clear", "discard", "extend", "fill", "insert"),
+    *("move_to_end", "pop", "popitem", "popleft", "remove", "setdefault", "sort", "update"),
 }
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 # Where a statement has others, of handlers and cases too.
@@ -194,6 +194,10 @@ def _read(*nodes: ast.AST) -> Source:
                     changed |= _last_name(value)
             case ast.Subscript(value=value) if not isinstance(node.ctx, ast.Load):
                 changed |= _last_name(value)
+            case ast.Call(func=ast.Attribute(value=value, attr=attr)) if _is_in_place(attr):
+                changed |= _last_name(value)
+            case ast.keyword(arg="out", value=value):
+                changed |= _last_name(value)
             case ast.Global() | ast.Nonlocal():
                 changed |= {*node.names}
             case ast.Import():
@@ -202,6 +206,11 @@ def _read(*nodes: ast.AST) -> Source:
                 imports |= {(node.level, node.module or "", each.name) for each in node.names}
     text = "\n".join(ast.unparse(_without_docstrings(node)) for node in nodes)
     return Source(text, frozenset(names), frozenset(changed), tuple(sorted(imports)))
+
+
+def _is_in_place(method: str) -> bool:
+    """Tell whether a tensor's method of this name changes it, as ``add_`` and not ``__init__``."""
+    return f"{method.rstrip('_')}_" == method
 
 
 def _last_name(node: ast.AST) -> set[str]:

@@ -1,5 +1,6 @@
 """What a function's text refers to in the modules that it names."""
 
+import re
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -7,11 +8,16 @@ from contextlib import suppress
 from importlib.util import resolve_name
 from typing import Any, NamedTuple
 
+import numpy as np
+from torch import Tensor
+
 from fednnnn_plugin.fingerprint.source_text import Source, assignment, rebound
 from fednnnn_plugin.fingerprint.structure import BUILT_IN, MADE_OF, PLAIN, is_plain
 from fednnnn_plugin.user_code import is_installed, own_module
 
 _CODE = (types.FunctionType, type, *MADE_OF, *BUILT_IN)
+_CONSTANT = (*PLAIN, tuple, frozenset, Tensor, np.ndarray)
+_READS = re.compile(r"\b(open|read|\w*load)\w*\(")  # what is in a file, which no text tells
 
 
 class Unknown(NamedTuple):
@@ -39,9 +45,7 @@ def variables_of(of: Variables) -> Iterator[object]:
         if isinstance(value, types.ModuleType):
             yield from _of_module(of.source, value)
         elif isinstance(value, _CODE) or (
-            isinstance(value, (*PLAIN, tuple, frozenset))
-            and name not in changed
-            and is_plain(value)
+            isinstance(value, _CONSTANT) and name not in changed and is_plain(value)
         ):
             yield from (name, value)
         elif type(value).__module__ == "typing":  # Any is a class on newer Pythons only
@@ -51,6 +55,8 @@ def variables_of(of: Variables) -> Iterator[object]:
             ran = tuple(each for each in assigned.imports if _gave(each, package, value))
             others = assigned.names - {name} - named
             yield Variables(assigned._replace(names=others, imports=ran), of.module, of.file)
+            if _READS.search(assigned.text):
+                yield Unknown(name)
         else:
             yield from (name, Unknown(name))
     for each in of.source.imports:

@@ -67,13 +67,17 @@ def device_name(device: torch.device) -> str:
 
 
 def device_facts(device: torch.device) -> dict[str, str]:
-    """Return what a device's bits may depend on: its kind and name, its driver and libraries."""
+    """Return what a device's bits may depend on: its kind and name, its driver and libraries.
+
+    Or a CPU's instructions. The name has the number of cores, or which GPU of a machine it is.
+    """
     facts = {"kind": device.type, "name": device_name(device)}
     if device.type != "cuda":
         return facts | {"instructions": torch.backends.cpu.get_cpu_capability()}
     with suppress(OSError):
         found = re.search(r"\d+(\.\d+)+", _DRIVER.read_text("utf-8"))
         facts["driver"] = found[0] if found else ""
+    facts["gpu"] = torch.cuda.get_device_name(device)
     libraries = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     return facts | {name: str(version) for name, version in libraries.items()}
 

@@ -42,7 +42,7 @@ from fednnnn_plugin.user_code import find_code, is_own
 def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     """Begin a study of a recipe, unless a trial of it cannot be run."""
     recipe, objects = load([]), folder.objects
-    functions = find_functions(recipe, objects)
+    functions = find_functions(folder.located(recipe), objects)
     if is_own(model := recipe.model_args.model):
         find_code(MODEL, model, objects.get(MODEL), allow_code=recipe.allow_code)
     metrics = functions.metrics.items()
@@ -126,7 +126,7 @@ def _classes_per_client(load: Load, plan: Plan, folder: StudyFolder) -> int:
 
 
 def _data(recipe: Recipe, folder: StudyFolder) -> FederatedData | LoaderData:
-    return recipe_data(recipe, Ranks(), folder.objects.get(DATA))[0]
+    return recipe_data(folder.located(recipe), Ranks(), folder.objects.get(DATA))[0]
 
 
 def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:

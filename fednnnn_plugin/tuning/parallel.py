@@ -52,6 +52,7 @@ def _helpers(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Iter
             for _ in range(jobs - 1):
                 helper = subprocess.Popen(
                     command,
+                    cwd=folder.here,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,

@@ -17,6 +17,7 @@ from filelock import FileLock
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
+from fednnnn_plugin.assembly.from_recipe import located
 from fednnnn_plugin.assembly.objects import object_names
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.files import TEMPORARY, write_atomically
@@ -62,17 +63,20 @@ class _Journal(JournalFileBackend):
 class StudyFolder:
     """A study's files; ``allow_code`` lets the recipe's own code run.
 
-    ``objects`` of a program are in the place of what the recipe names, by ``section.key``.
+    ``objects`` of a program are in the place of what the recipe names, by ``section.key``. A
+    recipe's relative paths are in ``here``, by default the working directory, which user code may
+    change.
     """
 
     def __init__(
         self,
         path: Path,
         *,
+        here: Path | None = None,
         allow_code: bool = False,
         objects: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        self.path = path
+        self.path, self.here = path, here or Path.cwd()
         self.allow_code = allow_code
         self.objects = objects
         self.object_names = {key: object_names(key, thing) for key, thing in objects.items()}
@@ -84,6 +88,10 @@ class StudyFolder:
         """Load the recipe that is searched for."""
         names = self.object_names
         return load_recipe(self.base, overrides, allow_code=self.allow_code, objects=names)
+
+    def located(self, recipe: Recipe) -> Recipe:
+        """Return a recipe with its paths where the search was started."""
+        return located(recipe, self.here)
 
     @property
     def storage(self) -> JournalStorage:

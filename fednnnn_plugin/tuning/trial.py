@@ -55,7 +55,7 @@ def run_trial(
     try:
         for name, recipe in recipes.items():
             judges.append(_Judge(plan, trial, recipe.train_args.comm_round, len(judges)))
-            load = partial(recipe_inputs, recipe, ranks, study.objects)
+            load = partial(recipe_inputs, study.located(recipe), ranks, study.objects)
             run = folder / name
             mode: Mode = "overwrite" if run.exists() else "new"
             summary = run_federation(recipe, load, run, mode, ranks=ranks, followers=[judges[-1]])
@@ -82,7 +82,7 @@ def check_trial(study: StudyFolder, folder: Path) -> None:
     if (stored := RunFolder(folder).recipe).is_file():
         names, ranks = study.object_names, Ranks()
         recipe = load_recipe(stored, allow_code=study.allow_code, objects=names)
-        load = partial(recipe_inputs, recipe, ranks, study.objects)
+        load = partial(recipe_inputs, study.located(recipe), ranks, study.objects)
         # A search replaces no trial that has ended: one whose folder is gone is run again.
         with options_named({OVERWRITE: "the folder removed"}.get):
             run_federation(recipe, load, folder, "resume", ranks=ranks, only_check=True)

@@ -163,7 +163,8 @@ def tune_recipe(
             f"{jobs}: objects cannot be sent to other processes",
             "must be 1, or name them as module:name",
         )
-    path, here = find_recipe(str(recipe)), Path.cwd()  # which user code may change
+    here = Path.cwd()  # which user code may change
+    path = here / find_recipe(str(recipe))
     with registered(objects) as names, warnings_shown():
 
         def load(more: Sequence[str]) -> Recipe:
@@ -177,7 +178,9 @@ def tune_recipe(
 
         loaded = load([])
         default = Path("studies") / f"{loaded.name}-seed{loaded.common_args.random_seed}"
-        folder = StudyFolder(here / (study or default), allow_code=allow_code, objects=objects)
+        folder = StudyFolder(
+            here / (study or default), here=here, allow_code=allow_code, objects=objects
+        )
         if resume and is_study(folder.path):
             check_study(folder, load, options)
         else:

@@ -206,7 +206,7 @@ def test_resume_that_does_not_fit_is_refused(
 
 
 def test_what_a_run_was_begun_with_is_compared(tmp_path: Path, caplog: Any) -> None:
-    """Another Python's code is not compared, other versions are one warning."""
+    """Another Python's code is not compared, other versions and instructions are one warning."""
     folder, before = RunFolder(tmp_path), {"code": "1", "weights": "1"}
     other_code, other_model = {"code": "2", "weights": "1"}, {"code": "2", "weights": "2"}
     begun = begun_with(torch.device("cpu"), "fp32")
@@ -217,12 +217,15 @@ def test_what_a_run_was_begun_with_is_compared(tmp_path: Path, caplog: Any) -> N
     assert not caplog.records
     stored = json.loads(folder.fingerprint.read_text())
     stored["versions"] |= {"python": "3.1.0", "torch": "1.0"}
+    stored["device"] |= {"name": "cpu (8086, 99 cores)", "instructions": "AVX9"}
     folder.fingerprint.write_text(json.dumps(stored))
     assert not is_of_other_code(folder, other_code)
     check_unchanged(folder, {"model": other_code}, begun)
     [line] = caplog.messages
     assert "python 3.1.0" in line
     assert "torch 1.0" in line
+    assert "instructions AVX9, now " in line
+    assert "8086" not in line
     with pytest.raises(UserError, match=r"^--resume: model \(weights\): "):
         check_unchanged(folder, {"model": other_model}, begun)
     caplog.clear()

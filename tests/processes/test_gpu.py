@@ -102,6 +102,7 @@ def test_gpu_is_told_by_name_and_memory(cuda: Any) -> None:
     facts = devices.device_facts(SECOND)
     assert (facts["kind"], facts["name"]) == ("cuda", "cuda:1 (GPU 1)")
     assert {"cuda", "cudnn"} <= facts.keys()
+    assert facts["gpu"] == "GPU 1"
 
 
 def test_run_continues_on_its_kind_of_device_only(tiny: Tiny, request: Any) -> None:

@@ -296,6 +296,7 @@ DIFFERENT = {
     "model_args.note: ": [f"--set=model_args.note={NOTE}!"],
     "--resume, --overwrite: ": ["--overwrite"],
     "version of fednnnn-plugin: ": {"VERSION": "99"},
+    "CPU instructions ": {"INSTRUCTIONS": "AVX9"},
     "model (code): ": {"BEHAVIOUR": "other"},
     "model (weights): ": {"WEIGHTS": "1"},
     "data (tensors): ": {"PIXELS": "1"},
@@ -309,7 +310,7 @@ COMMON = {
 REFUSED = """
 import json, os, sys
 from pathlib import Path
-import fednnnn_plugin
+import fednnnn_plugin, torch
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.processes import job, mpi_ranks
 
@@ -323,6 +324,7 @@ for words, other in [*((words, other) for other in others), *((words, []) for wo
     variables = other if isinstance(other, dict) else {}
     os.environ.update(variables)
     fednnnn_plugin.__version__ = variables.get("VERSION", version)
+    torch.backends.cpu.get_cpu_capability = lambda: variables.get("INSTRUCTIONS", "AVX2")
     try:
         main([*words, *(other if isinstance(other, list) else [])])
     except SystemExit as ended:

@@ -1,6 +1,7 @@
 """A search on Datasets: what is held out of each client's is judged on, never the test part."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,14 +59,20 @@ def test_part_of_each_client_is_held_out() -> None:
 def test_search_on_datasets(own_code: Path) -> None:
     """Where it began, whatever the user's code changes the working directory to."""
     (own_code / "elsewhere").mkdir()
+    shutil.copy(find_recipe("digits_noniid_b_fedavg"), "mine.yaml")
+    there = [f"{client},1,1" for client in range(4)]
+    Path("there.csv").write_text("\n".join(["client,first_round,last_round", *there]))
 
-    def net(classes: int) -> nn.Module:
+    def data() -> object:
         os.chdir(own_code / "elsewhere")
-        return nn.Linear(6, classes)
+        return PARTS, TEST
 
-    given = {"model": net, "data": (PARTS, TEST), "study": "study"}
-    given |= {"overrides": QUICK | {"comm_round": 1, "client_num_per_round": 4}}
-    found = fp.tune("digits_noniid_b_fedavg", grid={"learning_rate": [0.1]}, **given)
+    given = {"model": nn.Linear(6, 4), "data": data, "study": "study"}
+    settings = {"comm_round": 1, "client_num_in_total": 4, "client_num_per_round": 4}
+    given |= {"overrides": QUICK | settings, "client_availability": "there.csv"}
+    for resume in (False, True):
+        os.chdir(own_code)
+        found = fp.tune("mine.yaml", grid={"learning_rate": [0.1]}, resume=resume, **given)
     assert found.best == {"learning_rate": 0.1}
     assert found.folder == own_code / "study"
     assert found.recipe.is_file()
