@@ -155,7 +155,7 @@ def records_file(
     there += f", {told_by} says {done}"
     if recorded < done:
         raise UserError(there, allowed="must be the folder of the rounds before")
-    if recorded > 1 and not done:  # one may be of a round that was killed before its state
+    if recorded and not done:
         raise UserError(there, f"continue them by {told_by}, move the folder away, or name another")
     return file
 

@@ -423,7 +423,7 @@ def test_files_of_another_federation_are_refused(
     monkeypatch.chdir(tmp_path)
     options = {"name": "FedNNNN", "beta": 0.7, "gamma": 0.6}
     options |= {"metrics_path": "records", "state_path": "state"}
-    start(strategy(**options), TWO, ZERO, 2)
+    start(strategy(**options), TWO, ZERO)
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     changed = {key: value for key, value in (options | change).items() if value is not None}
     with pytest.raises(fp.UserError, match=named):
