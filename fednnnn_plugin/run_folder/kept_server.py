@@ -75,7 +75,8 @@ class KeptServer:
         self._longest = max_client_norm
         self._state, self.done = self._server.start(model), 0
         self._seed = secrets.randbits(62)  # of what the rule draws
-        if state_path is not None and state_path.exists():
+        begun = state_path is not None and state_path.exists()
+        if state_path is not None and begun:
             tensors, self.done = read_state(state_path, "state_path", rule.name)
             self._seed = int(tensors.pop(_SEED, self._seed))
             self._state = restored(self._server, tensors, f"state_path: {state_path}")
@@ -90,7 +91,7 @@ class KeptServer:
             _log.warning(warning)
         train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}
         recipe = {"train_args": train | {"client_weighting": weighting}}
-        self.records = ServerRecords(metrics_path, self.done, "state_path", recipe)
+        self.records = ServerRecords(metrics_path, self.done, "state_path", recipe, begun=begun)
 
     @property
     def served(self) -> dict[str, Tensor]:
@@ -122,6 +123,8 @@ class KeptServer:
             RunError: the served or the evaluation model overflowed.
         """
         number, before, server = self.done + 1, self._state, self._server
+        if number == 1:
+            self._write()  # by which a record of a first round is known to be of this federation
         if total.clients:
             update, self._state, move = server.close_round(number, before, total, self._seed)
         else:

@@ -43,6 +43,8 @@ class ServerRecords:
         done: rounds that are done.
         told_by: the setting that says how many are done.
         settings: the server's, by section.
+        begun: whether there was a state: if no round is done, it was killed in the first one, whose
+            record may be there.
 
     Raises:
         UserError: the folder has fewer records than rounds that are done, or holds a federation
@@ -50,9 +52,15 @@ class ServerRecords:
     """
 
     def __init__(
-        self, folder: str | Path | None, done: int, told_by: str, settings: Mapping[str, Any]
+        self,
+        folder: str | Path | None,
+        done: int,
+        told_by: str,
+        settings: Mapping[str, Any],
+        *,
+        begun: bool = False,
     ) -> None:
-        self._file = records_file(folder, done, told_by)
+        self._file = records_file(folder, done, told_by, begun=begun)
         self._tables: ResultTables | None = None
         self._integrated = 0.0
         self._last: RoundRecord | None = None
@@ -132,7 +140,12 @@ class ServerRecords:
 
 
 def records_file(
-    folder: str | Path | None, done: int, told_by: str, *, only_check: bool = False
+    folder: str | Path | None,
+    done: int,
+    told_by: str,
+    *,
+    begun: bool = False,
+    only_check: bool = False,
 ) -> MetricsFile | None:
     """Return the file of a folder's records, or refuse others' files or numbers of rounds.
 
@@ -155,7 +168,7 @@ def records_file(
     there += f", {told_by} says {done}"
     if recorded < done:
         raise UserError(there, allowed="must be the folder of the rounds before")
-    if recorded and not done:
+    if recorded > int(begun) and not done:
         raise UserError(there, f"continue them by {told_by}, move the folder away, or name another")
     return file
 

@@ -1,0 +1,49 @@
+"""A platform's server that goes on with the state and the records of its folder."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.run_folder import kept_server
+from fednnnn_plugin.run_folder.kept_server import KeptServer
+from fednnnn_plugin.server.rules import RULES
+
+from ..tiny import read_records
+
+
+def advance(server: KeptServer) -> None:
+    total = server.begin_sum()
+    server.add(total, {"w": torch.ones(3)}, 1.0, "client 0")
+    server.records.clients_came()
+    server.close_round(total)
+
+
+def test_first_round_that_was_killed_before_its_state_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is there; without any state it is of another federation."""
+    write, state = kept_server.write_state, tmp_path / "state"
+
+    def made() -> KeptServer:
+        model = {"w": torch.zeros(3)}
+        given = (RULES["FedNNNN"], {"beta": 0.7, "gamma": 0.6}, model, None, "uniform", None)
+        return KeptServer(*given, state, tmp_path)
+
+    def killed(*given) -> None:
+        if given[2]:
+            raise KeyboardInterrupt
+        write(*given)
+
+    monkeypatch.setattr(kept_server, "write_state", killed)
+    with pytest.raises(KeyboardInterrupt):
+        advance(made())
+    monkeypatch.undo()
+    assert len(read_records(tmp_path)) == 1
+    advance(made())
+    advance(made())
+    assert [record["round"] for record in read_records(tmp_path)] == [1, 2]
+    state.unlink()
+    with pytest.raises(UserError, match=r"^metrics_path: .*has records of 2 rounds, state_path"):
+        made()
