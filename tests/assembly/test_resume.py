@@ -117,6 +117,7 @@ def test_resume_of_a_finished_run(tiny: Tiny, resume: Any, content: Any, whole: 
     assert (stopped.finished, stopped.device) == (False, device_name(torch.device("cpu")))
     assert json.loads((whole / "summary.json").read_text())["rounds"] == 7
     assert resume(comm_round=8).rounds == 8
+    assert [*fp.read_runs(whole)["method"].unique()] == ["ours"]
     tiny("eight", **FIVE | {"comm_round": 8})
     assert content(whole) == content(whole.with_name("eight"))
     assert [*files(copy).values()] == [*before.values()]  # hard links keep their bytes
