@@ -141,17 +141,25 @@ def _describe(recipe: Recipe, inputs: Inputs, files: RunFolder) -> None:
         content = json.dumps({"higher_is_better": higher}, indent=2)
         write_atomically(files.directions, f"{content}\n".encode())
     foreign = isinstance(inputs.data, LoaderData) and "split" not in inputs.data.fingerprint
-    write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
+    label = recipe.tracking_args.label or _label_in(files)
+    write_atomically(files.recipe, dump_recipe(recipe, label, own_data=foreign).encode())
 
 
 def _name_anew(recipe: Recipe, files: RunFolder) -> None:
     """Give a run that has finished the label that it is resumed with, if there is one."""
-    stored, label = read_mapping(files.recipe, "recipe"), recipe.tracking_args.label
-    tracking = stored.setdefault("tracking_args", {})
-    if label not in (None, tracking.get("label")):
-        tracking["label"] = label
+    label = recipe.tracking_args.label
+    if label not in (None, _label_in(files)):
+        stored = read_mapping(files.recipe, "recipe")
+        stored.setdefault("tracking_args", {})["label"] = label
         with files.locked("resume"):
             write_atomically(files.recipe, write_yaml(stored).encode())
+
+
+def _label_in(files: RunFolder) -> str | None:
+    """Return the label of the run that is resumed, if it has one."""
+    stored = read_mapping(files.recipe, "recipe") if files.recipe.exists() else {}
+    label: str | None = stored.get("tracking_args", {}).get("label")
+    return label
 
 
 def _simulate(

@@ -3,11 +3,12 @@
 import os
 from collections.abc import Mapping
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.errors import UserError, how_to_install, printable, reason
+from fednnnn_plugin.errors import UserError, how_to_install, printable, reason, shown
 from fednnnn_plugin.files import user_path
 from fednnnn_plugin.user_code import HUB
 
@@ -38,16 +39,35 @@ def read_tables(spec: DataSpec, arguments: Mapping[str, str], where: str) -> tup
             subset = arguments.get("subset")
             builder = library.load_dataset_builder(str(place), subset, cache_dir=cache)
         builder.download_and_prepare()
-        tables = [builder.as_dataset(split=arguments.get("split", "train"))]
-        held = arguments.get("test_split", "test")
-        if held in builder.info.splits or "test_split" in arguments:
-            tables.append(builder.as_dataset(split=held))
+        tables = [builder.as_dataset(split=part) for part in _parts(library, builder, arguments)]
         return tables, Path(os.path.realpath(place))
+    except UserError:
+        raise
     except Exception as error:  # the library raises nearly anything
         raise UserError(where, f"cannot be read: {printable(reason(error))}") from error
     finally:
         if shows_progress:
             library.enable_progress_bars()
+
+
+def _parts(library: Any, builder: Any, arguments: Mapping[str, str]) -> list[str]:
+    """Return the split to train on, and that to test on, if there is one: no sample is in both."""
+    lengths = {name: split.num_examples for name, split in builder.info.splits.items()}
+
+    def rows(split: str) -> Any:
+        whole = "+".join(lengths) if split == "all" else split  # as the library reads it
+        return library.ReadInstruction.from_spec(whole).to_absolute(lengths)
+
+    split, held = arguments.get("split", "train"), arguments.get("test_split")
+    trained = rows(split)
+    if held is None:
+        names = {part.splitname for part in trained}
+        return [split, "test"] if "test" in lengths.keys() - names else [split]
+    for a, b in product(trained, rows(held)):
+        if a.splitname == b.splitname and max(a.from_, b.from_) < min(a.to, b.to):
+            must = f"must have no sample of data_args.split, {shown(split)}"
+            raise UserError("data_args.test_split", shown(held), must)
+    return [split, held]
 
 
 def _place(spec: DataSpec, revision: str | None, where: str) -> Path:

@@ -70,13 +70,15 @@ def overridden_keys(overrides: Sequence[str]) -> set[str]:
     return {".".join(_target(override.partition("=")[0].strip())) for override in overrides}
 
 
-def dump_recipe(recipe: Recipe, *, own_data: bool = False) -> str:
+def dump_recipe(recipe: Recipe, label: str | None = None, *, own_data: bool = False) -> str:
     """The resolved recipe as YAML that `load_recipe` reads back, with the defaults written out.
 
-    Of ``own_data``, which the caller brought, nothing but the name is known.
+    A ``label`` takes the place of the recipe's. Of ``own_data``, which the caller brought, nothing
+    but the name is known.
     """
     sections: dict[str, dict[str, object]] = {}
-    for path, value in resolved(recipe).items():
+    named = {"tracking_args.label": label} if label else {}
+    for path, value in (resolved(recipe) | named).items():
         section, _, key = path.partition(".")
         sections.setdefault(section, {})[key] = value
     if own_data:

@@ -1,12 +1,12 @@
 """Values to a `Recipe`, or a line for each that is wrong: where, key, value, what is allowed."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
 from pydantic import ValidationError
 
-from fednnnn_plugin.data.sets import find_dataset
+from fednnnn_plugin.data.sets import DATASETS, NamedDataset, find_dataset
 from fednnnn_plugin.errors import MAX_LINES, UserError, UserErrors, did_you_mean, printable, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
@@ -98,9 +98,10 @@ def named_objects(sections: Mapping[str, object]) -> set[str]:
     }
 
 
-def known_keys() -> dict[str, str]:
-    """Every key, the rules' too, and its section."""
-    known = dict.fromkeys(method_keys(), "train_args")
+def known_keys(datasets: Iterable[NamedDataset] = DATASETS.values()) -> dict[str, str]:
+    """Every key, those of the rules and of these data sets too, and its section."""
+    known = {key: "data_args" for dataset in datasets for key in dataset.arguments}
+    known |= dict.fromkeys(method_keys(), "train_args")
     for section in SECTIONS:
         known |= dict.fromkeys(fixed_keys(section), section)
     return known
@@ -123,7 +124,7 @@ def _unknown_sections(sections: Mapping[str, object]) -> dict[str, str]:
 def _unknown(sections: Mapping[str, Mapping[str, object]], *, of_methods: bool) -> dict[str, str]:
     """What no section has; without ``of_methods`` that may be the keys of one not yet known."""
     named = find_dataset(sections["data_args"].get("dataset"))
-    homes = known_keys() | dict.fromkeys(named.arguments if named else (), "data_args")
+    homes = known_keys([named] if named else [])
     wrong: dict[str, tuple[str, str]] = {}
     for section, keys in sections.items():
         if section in FUNCTIONS and is_own(keys.get(FUNCTIONS[section])):

@@ -54,14 +54,17 @@ class RunFolder:
         tables = (path / CLIENTS, path / CLASSES)
         of_results = (self.metrics, self.directions, *tables, self.summary, self.model)
         self._files = (self.recipe, self.fingerprint, self.widths, *of_results, self.log)
+        published = path / "metrics.jsonl.gz"
+        self._signs = (self._lock, self.fingerprint, self.metrics, published)  # one tells a run
         self._held: os.stat_result | None = None  # the lock's file, while this process has it
         self._tracked = (path / "tensorboard", path / "wandb")  # of those who follow a run
 
     def check(self, mode: Mode) -> None:
         """Refuse a folder that does not fit how a run is to begin.
 
-        A run of which no round ended blocks nothing; its lock tells that the files are ours. Links
-        may lead to others' files, and on a pipe a run would wait for ever.
+        A run of which no round ended blocks nothing. Files without a sign of a run are the user's,
+        perhaps the very recipe that is to run. Links may lead to others' files, and on a pipe a run
+        would wait for ever.
         """
         if Path(os.path.realpath(self.path)) == Path.cwd():  # a loop of links is no error to it
             raise UserError(OUTPUT, allowed="must name a folder for the run, not the current one")
@@ -73,20 +76,23 @@ class RunFolder:
             if path.is_symlink() or not fits:
                 kind = "folder" if path in folders else "regular file"
                 raise UserError(OUTPUT, f"{path}: not a {kind}", "move it away")
-        begun, replaced = self._lock in there, f"replace it with {OVERWRITE}"
-        if mode == "new" and self.holds_rounds():
-            allowed = f"continue with {RESUME}, {replaced}, or choose another folder"
-            raise UserError(OUTPUT, f"{self.path}: it already holds a run", allowed)
-        if mode == "new" and there and not begun:
-            allowed = f"{replaced}, or choose another folder"
-            raise UserError(OUTPUT, f"{there[0]}: it is there already", allowed)
-        if mode == "resume" and self.recipe not in there:
-            if self.holds_rounds():
-                allowed = f"put it back, or begin anew with {OVERWRITE}"
-                raise UserError(RESUME, f"{self.recipe}: missing", allowed)
-            if not begun:
+        if mode == "resume":
+            if not self._is_run():
                 allowed = f"leave {RESUME} out to begin one"
                 raise UserError(RESUME, f"{self.path}: it holds no run", allowed)
+            if self.recipe not in there and self.holds_rounds():
+                allowed = f"put it back, or begin anew with {OVERWRITE}"
+                raise UserError(RESUME, f"{self.recipe}: missing", allowed)
+        elif not self._is_run():
+            replaced = there if mode == "new" else [path for path in there if path not in folders]
+            if replaced:
+                allowed = "move it away, or choose another folder"
+                raise UserError(OUTPUT, f"{replaced[0]}: not a run's", allowed)
+        elif mode == "new" and (self._lock not in there or self.holds_rounds()):
+            allowed = (
+                f"continue with {RESUME}, replace it with {OVERWRITE}, or choose another folder"
+            )
+            raise UserError(OUTPUT, f"{self.path}: it already holds a run", allowed)
 
     def check_free(self) -> None:
         """Refuse a folder that cannot be made or written to, or that is in use; make none."""
@@ -99,6 +105,8 @@ class RunFolder:
 
     def holds_rounds(self) -> bool:
         """Tell whether a run has finished a round here."""
+        if not self._is_run():
+            return False
         if self.summary.exists() or self.model.exists() or checkpoints_in(self.checkpoints):
             return True
         return next(LineFile(self.metrics).lines(), b"").endswith(b"\n")
@@ -127,6 +135,9 @@ class RunFolder:
                 for path in tracked:
                     shutil.rmtree(path, ignore_errors=True)
             yield
+
+    def _is_run(self) -> bool:
+        return any(path.exists() for path in self._signs)
 
     def _of_rounds(self) -> list[Path]:
         return [*checkpoints_in(self.checkpoints), *client_files_in(self.clients)]
@@ -161,7 +172,7 @@ class RunFolder:
         if not ours:
             raise RunError(
                 f"{self.path}: moved, or its .lock removed, while the run was writing to it: "
-                "nothing more is written; the run's last checkpoint is where the folder is now"
+                "nothing more is written; what was saved is where the folder is now"
             )
 
     def _tidy(self) -> None:

@@ -91,6 +91,28 @@ def test_parquet_file_without_a_test_part(tmp_path: Path) -> None:
     assert len(part.train_labels) + len(part.test_labels) == 5
 
 
+@pytest.mark.parametrize(
+    ("splits", "trained", "tested"),
+    [
+        ({"split": "test"}, 1, 1),
+        ({"split": "train+test"}, 4, 4),
+        ({"split": "all"}, 4, 4),
+        ({"split": "train[:3]"}, 3, 2),
+        ({"split": "train[50%:]", "test_split": "train[:3]+test[:0]"}, 3, 3),
+    ],
+)
+def test_no_sample_is_trained_and_tested_on(
+    repository: Path, splits: dict[str, str], trained: int, tested: int
+) -> None:
+    """The six samples of `train` have pixels of 0 to 50, and the two of `test` of 7."""
+    dealt = {"partition_method": "iid", "partition_by": None, "clients": 1, "test_fraction": 0.5}
+    arguments = {"input_column": "image", **splits}
+    data = load(repository, repository.parent, **dealt, arguments=arguments)
+    assert (len(data.train_labels), len(data.test_labels)) == (trained, tested)
+    pixels = [part.flatten().tolist() for part in (data.train_images, data.test_images)]
+    assert set(pixels[0]) & set(pixels[1]) <= {7}
+
+
 def test_tokens_and_labels_that_are_texts(tmp_path: Path) -> None:
     columns = {"ids": [[1, 2], [3, 0], [4, 5]], "label": ["spam", "ham", "spam"], "by": [7, 5, 7]}
     whole = datasets.Dataset.from_dict(columns).cast_column(
@@ -284,6 +306,12 @@ def test_hub_is_asked_where_it_may_be(
         ({"partition_by": None, "arguments": {"input_column": "image"}}, "partition_by: missing"),
         ({"partition_by": "writer"}, r"partition_by: writer: .*did you mean writer_id\?"),
         ({"arguments": {"test_split": "valid"}}, "dataset: hf:.*valid"),
+        (
+            {"arguments": {"test_split": "train[:20%]"}},
+            r"test_split: 'train\[:20%\]': must have no sample of data_args.split, 'train'$",
+        ),
+        ({"arguments": {"split": "all", "test_split": "test[1:]"}}, "no sample of .*'all'$"),
+        ({"arguments": {"split": "train[:-2]", "test_split": "test+train[3:]"}}, "no sample of"),
         ({"arguments": {"revision": 7}}, "revision: 7: "),
         ({"clients": 4}, "client_num_in_total: 4: "),
         ({"arguments": {"input_column": "writer_id"}}, "column writer_id: "),

@@ -109,6 +109,8 @@ def test_override_replaces_and_the_last_one_wins(recipe_file: Path) -> None:
     assert (recipe.common_args.random_seed, recipe.tracking_args.run_name) == (3, None)
     assert (data.data_cache_dir, data.dataset) == ("/tmp/a=b", "a.b:c")
     assert "bootstrap: start.sh" in dump_recipe(recipe)
+    hub = load_recipe(recipe_file, ["dataset=hf:a/b", "subset=c", "split=null", "label_column=y"])
+    assert hub.data_args.arguments == {"subset": "c", "label_column": "y"}
     plain, resumed = load_recipe(recipe_file), load_recipe(recipe_file, ["resume=true"])
     assert (plain.name, resumed.tracking_args.resume) == ("mine", True)
     assert dump_recipe(plain) == dump_recipe(resumed)
@@ -150,6 +152,8 @@ def test_override_replaces_and_the_last_one_wins(recipe_file: Path) -> None:
         ("model_args.model=resnet19", "'resnet19': .*nnnn_mnist, nnnn_cifar10, .*resnet18"),
         ("tracking_args.run_name=7", "7: "),
         ("data_args.beta=1", ".*train_args"),
+        ("data_args.split=train", "unknown key"),  # this data set has none
+        ("split.train=1", "not a section; it is a key of data_args"),
         (f"train_args.{'x' * 5000}=1", ""),
         ("train.beta=1", ".*train_args"),
         ("train_args.beta=\x1b[31m", ".*YAML"),

@@ -19,32 +19,55 @@ BEGUN = {".lock": "", "recipe.yaml": "r"}
 MODES: tuple[Mode, ...] = ("new", "resume", "overwrite")
 
 
+HOLDS = "it already holds a run: continue with --resume, replace it with --overwrite, or"
+NO_RUN = "--resume: .*: it holds no run"
+
+
+def put(files: dict[str, str], folder: Path) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
 @pytest.mark.parametrize(
     ("files", "new", "resume"),
     [
-        ({}, None, "--resume: .*: it holds no run"),
-        ({"recipe.yaml": "mine"}, r"recipe\.yaml: it is there already", None),
+        ({}, None, NO_RUN),
         # A run without a finished round blocks nothing.
         (BEGUN | {"fedml.log": "", "metrics.jsonl": LINE[:-1]}, None, None),
-        (BEGUN | {"metrics.jsonl": LINE}, "it already holds a run", None),
-        (BEGUN | {CHECKPOINT: ""}, "it already holds a run", None),
-        ({"model.safetensors": ""}, "it already holds a run", r"recipe\.yaml: missing"),
-        ({"wandb/theirs": ""}, "wandb: it is there already", "--resume: .*: it holds no run"),
+        (BEGUN | {"metrics.jsonl": LINE}, HOLDS, None),
+        (BEGUN | {CHECKPOINT: ""}, HOLDS, None),
+        ({".lock": "", "model.safetensors": ""}, HOLDS, r"recipe\.yaml: missing"),
+        # A copy without the lock; a published run.
+        ({"recipe.yaml": "r", "fingerprint.json": ""}, HOLDS, None),
+        ({"recipe.yaml": "r", "summary.json": "", "metrics.jsonl.gz": ""}, HOLDS, None),
+        ({"wandb/theirs": ""}, "wandb: not a run's: move it away", NO_RUN),
     ],
 )
 def test_folder_tells_how_a_run_may_begin(
     tmp_path: Path, files: dict[str, str], new: str | None, resume: str | None
 ) -> None:
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+    put(files, tmp_path)
     for mode, refused in zip(MODES, (new, resume, None), strict=True):
         if refused is None:
             RunFolder(tmp_path).check(mode)
         else:
             with pytest.raises(UserError, match=refused):
                 RunFolder(tmp_path).check(mode)
-    assert all((tmp_path / name).read_text() == text for name, text in files.items())
+    assert RunFolder(tmp_path).holds_rounds() == (new == HOLDS and "fingerprint.json" not in files)
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", "model.safetensors", "summary.json", CHECKPOINT])
+def test_a_users_own_files_are_no_run(tmp_path: Path, name: str) -> None:
+    """Nothing replaces them, and no message proposes it."""
+    put({name: "mine"}, tmp_path)
+    theirs = f"--output: {tmp_path / name}: not a run's: move it away, or choose another folder"
+    none = f"--resume: {tmp_path}: it holds no run: leave --resume out to begin one"
+    for mode, said in zip(MODES, (theirs, none, theirs), strict=True):
+        with pytest.raises(UserError) as refused:
+            RunFolder(tmp_path).check(mode)
+        assert str(refused.value) == said
+    assert not RunFolder(tmp_path).holds_rounds()
 
 
 def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
