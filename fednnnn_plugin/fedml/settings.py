@@ -71,7 +71,7 @@ def script_recipe(
     given |= {key: _STAND_INS[key] for key in unread}
     given |= {key: value for key, value in vars(args).items() if value is not None}
     others = _NOT_THE_USERS | (_IMAGE_FOLDERS if given["dataset"] != "image_folder" else set())
-    others |= {*OWN_TRAINING, "metrics"} if custom_trainer else set()
+    others |= OWN_TRAINING if custom_trainer else set()
     if any(given.get(key) for key in _PRIVACY):
         others |= {"max_grad_norm"}
     given = {key: value for key, value in given.items() if key not in others}
