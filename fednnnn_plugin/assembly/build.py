@@ -97,9 +97,10 @@ def build_federation(
 def _counted_classes(recipe: Recipe, inputs: Inputs) -> Sequence[ClassResult]:
     """Return the classes that a test counts; refuse results that data or a custom test lack."""
     asked, data = recipe.validation_args, inputs.data
-    if (asked.per_client or asked.per_class) and (inputs.trainer or inputs.tester):
-        key = "per_client" if asked.per_client else "per_class"
-        raise UserError(f"validation_args.{key}", "a custom trainer or aggregator tests by its own")
+    for key in ("per_client", "per_class", "metrics"):
+        if getattr(asked, key) and (inputs.trainer or inputs.tester):
+            why = "a custom trainer or aggregator tests by its own; leave it out"
+            raise UserError(f"validation_args.{key}", why)
     if asked.per_client and not data.has_client_tests:
         raise UserError(
             "validation_args.per_client",

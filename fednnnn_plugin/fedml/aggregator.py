@@ -4,7 +4,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +237,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             _log.warning("round %d: N is near 0: the served model stays", self._round + 1)
         self._round += 1
         evaluated = "served" if global_privacy() else server.rule.evaluated
-        update = replace(update, by_client=self._clients.as_sent(update.by_client))
         self._clients.begin(self._round + 1)
         self._records.aggregated(self._round, update, move, evaluated)
         handed = self._state.evaluation if self._hands_over() else self._state.served

@@ -55,8 +55,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             ``precision`` (``fp32``), ``loss`` (``cross_entropy``), ``client_optimizer`` (``sgd``),
             ``client_optimizer_args``, ``learning_rate_decay``, ``max_grad_norm``,
             ``client_threads`` (``auto``), ``random_seed`` (0) and ``start_round`` (0) are optional.
-            Beside a ``dp_solution_type``, ``max_grad_norm`` is FedML's setting, and clips no
-            gradient.
+            Under ``enable_dp``, ``max_grad_norm`` is FedML's setting, and clips no gradient.
 
     Raises:
         UserError: a line for each setting that is missing or out of range; hierarchical silos.

@@ -78,6 +78,15 @@ def warn_of_keys_without_effect(args: Any) -> None:
         )
 
 
+def warn_of_a_name_of_both(args: Any) -> None:
+    """Say that FedML's own method runs where ours has the same name, as FedDyn alone has."""
+    if getattr(args, "federated_optimizer", None) == "FedDyn":
+        _log.warning(
+            "federated_optimizer: FedDyn: FedML's own runs; fednnnn-plugin's runs by fedml run, "
+            "fednnnn run or fp.run"
+        )
+
+
 def simulates_ours(args: Any) -> bool:
     """Say whether FedML's arguments ask for a simulation of such a method."""
     return getattr(args, "training_type", None) == "simulation" and names_ours(args)

@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -11,11 +10,18 @@ from torch import nn
 from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.fedml.model_states import client_state
-from fednnnn_plugin.fedml.security import ClientModel, is_changing, is_finite, secured
+from fednnnn_plugin.fedml.security import (
+    ClientModel,
+    global_privacy,
+    is_changing,
+    is_finite,
+    secured,
+)
 from fednnnn_plugin.fedml.silos import client_ids
-from fednnnn_plugin.quantities import ClientRecord
+from fednnnn_plugin.quantities import ClientRecord, Outcome
 from fednnnn_plugin.server.admission import as_float
 from fednnnn_plugin.server.average import ClientSum
+from fednnnn_plugin.server.clients import AcceptedClient
 from fednnnn_plugin.server.layout import Layout
 
 _log = logging.getLogger(__name__)
@@ -41,7 +47,7 @@ class RoundClients:
         self._number, self._failed = number, 0
         self._places: list[int] = []  # of the models that are to be averaged
         self._left_out: list[ClientRecord] = []
-        self._sent_norms: dict[int | str, float] = {}  # before FedML's defences changed them
+        self._sent_norms: dict[int | str | None, float] = {}  # before FedML's defences changed them
         self._received: tuple[int, list[ClientRecord]] = (0, [])
 
     def receive(
@@ -77,7 +83,7 @@ class RoundClients:
                 finite[position] = samples, state
             else:
                 _log.warning("%s: update rejected: not finite", self._name(position))
-                self._leave_out(position, "not finite")
+                self._leave_out(position, "not finite", "rejected")
         kept = secured(finite, total, w_t)
         for position in sorted(finite.keys() - kept.keys()):
             self._leave_out(position, f"by {self._args.defense_type}")
@@ -112,18 +118,19 @@ class RoundClients:
                 f"round {self._number}: no client update to average: {weightless} have no data, "
                 "all others were rejected"
             )
+        part.seen.accepted = [self._as_sent(client) for client in part.seen.accepted]
         part.seen.others += self._left_out
+        part.seen.rejected += sum(client.outcome == "rejected" for client in self._left_out)
 
-    def as_sent(self, clients: Sequence[ClientRecord]) -> tuple[ClientRecord, ...]:
-        """Return records of clients with the norms of what they sent, if FedML has changed that."""
-        return tuple(self._as_sent(client) for client in clients)
+    def _as_sent(self, client: AcceptedClient) -> AcceptedClient:
+        """Return a client with the norm of what it sent, and whether FedML clipped that.
 
-    def _as_sent(self, client: ClientRecord) -> ClientRecord:
-        sent = self._sent_norms.get(client.client)
-        if sent is None or client.norm is None:
-            return client
-        clipped = client.outcome == "accepted" and sent > 1.001 * client.norm
-        return replace(client, norm=sent, outcome="clipped" if clipped else client.outcome)
+        Global privacy clips the model ``w_k``, whose update may then be the longer one.
+        """
+        sent = self._sent_norms.get(client.client, client.sent_norm)
+        change = sent - client.sent_norm
+        clipped = (abs(change) if global_privacy() else change) > 0.001 * client.sent_norm
+        return client._replace(sent_norm=sent, clipped=client.clipped or clipped)
 
     def _id(self, position: int) -> int | str:
         """Return a client as FedML's log names it: the rank that it sends from."""
@@ -142,8 +149,8 @@ class RoundClients:
         _log.warning("%s: %s: left out", self._name(position), error)
         self._leave_out(position, str(error))
 
-    def _leave_out(self, position: int, why: str) -> None:
-        """Record that a client is left out."""
+    def _leave_out(self, position: int, why: str, outcome: Outcome = "left out") -> None:
+        """Record that a client is not averaged."""
         client = self._id(position)
         norm = self._sent_norms.get(client)
-        self._left_out.append(ClientRecord(client, "left out", norm, why=why))
+        self._left_out.append(ClientRecord(client, outcome, norm, why=why))

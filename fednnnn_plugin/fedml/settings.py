@@ -53,8 +53,6 @@ _NOT_THE_USERS = {"worker_num"}
 _IMAGE_FOLDERS = {"data_dir", "image_size", "test_fraction"}
 # A name of FedML's own: its FedOpt, SCAFFOLD and Mime read it, and our method may stand beside it.
 _FEDMLS = {"server_lr"}
-# FedML's privacy; it reads max_grad_norm as the limit of a client's whole model.
-_PRIVACY = ("enable_dp", "dp_solution_type")
 
 
 def script_recipe(
@@ -64,16 +62,15 @@ def script_recipe(
 
     Data, model and platform may be the caller's own, so their names are free. Attributes that
     are absent or None take the defaults; attributes that are not ours are ignored. Of the keys that
-    a recipe needs those in ``unread`` may be absent: a user's trainer has its own. Beside a
-    ``dp_solution_type`` of FedML's, ``max_grad_norm`` is FedML's setting, and clips no gradient.
+    a recipe needs those in ``unread`` may be absent: a user's trainer has its own. Under
+    ``enable_dp`` ``max_grad_norm`` is FedML's limit of a whole model, and clips no gradient.
     """
     given: dict[str, Any] = {"dataset": "custom", "model": "custom"}
     given |= {key: _STAND_INS[key] for key in unread}
     given |= {key: value for key, value in vars(args).items() if value is not None}
     others = _NOT_THE_USERS | (_IMAGE_FOLDERS if given["dataset"] != "image_folder" else set())
-    others |= {*OWN_TRAINING, "metrics"} if custom_trainer else set()
-    if any(given.get(key) for key in _PRIVACY):
-        others |= {"max_grad_norm"}
+    others |= OWN_TRAINING if custom_trainer else set()
+    others |= {"max_grad_norm"} if given.get("enable_dp") else set()
     given = {key: value for key, value in given.items() if key not in others}
     if given.get("start_round") == AUTO:  # a server's own is a number by now
         del given["start_round"]
@@ -204,5 +201,5 @@ def _refuse(args: Any, *keys: str) -> None:
 
 def part_recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:
     """Return a recipe of some of a script's keys, with the ``fixed`` ones as they are given."""
-    read = {key: getattr(args, key, None) for key in (*keys, *_PRIVACY, "yaml_config_file")}
+    read = {key: getattr(args, key, None) for key in (*keys, "enable_dp", "yaml_config_file")}
     return script_recipe(SimpleNamespace(**read | fixed), unread=_STAND_INS.keys() - keys)

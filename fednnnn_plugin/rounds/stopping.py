@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fednnnn_plugin.errors import RunError, printable
+from fednnnn_plugin.errors import RunError, one_of, printable
 
 STOP = "validation_args.stop"
 ACCURACY, LOSS, WORST_10 = "accuracy", "loss", "worst_10"
@@ -48,18 +48,18 @@ class Stop:
         """Say why a run of these tests, in their order, ends after the last one, if it does.
 
         Raises:
-            RunError: the tests have no accuracy, which ``metric`` names.
+            RunError: the tests have no accuracy, or no value of another name, which ``metric`` is.
         """
         tests = list(tests)
         if not tests:
             return None
-        has_accuracy = any(test.values[ACCURACY] is not None for test in tests)
-        metric = self.metric or (ACCURACY if has_accuracy else LOSS)
-        lacks = all(test.values.get(metric) is None for test in tests)
-        if metric in (ACCURACY, WORST_10) and lacks and not has_accuracy:
+        named = {item for test in tests for item in test.values.items()} - {(ACCURACY, None)}
+        measured = {name for name, _ in named}
+        metric = self.metric or (ACCURACY if ACCURACY in measured else LOSS)
+        if metric not in measured:
             raise RunError(
-                f"{STOP}: metric: {metric}: the test of round {tests[-1].round} has none: must "
-                f"be {LOSS}, or one of validation_args.metrics"
+                f"{STOP}: metric: {printable(metric)}: the test of round {tests[-1].round} has "
+                f"none: {one_of(map(printable, sorted(measured)), metric)}"
             )
         higher = metric != LOSS if self.higher_is_better is None else self.higher_is_better
         sign, name = 1.0 if higher else -1.0, printable(metric)

@@ -178,9 +178,10 @@ def _warn_of_changes(
 ) -> None:
     """Say which settings the earlier rounds had otherwise: a folder has one ``recipe.yaml``."""
     for section, values in now.items():
-        old = before.get(section)
-        for key, value in values.items():
-            stored = old.get(key) if isinstance(old, dict) else None
+        given = before.get(section)
+        old = given if isinstance(given, dict) else {}
+        for key in {**old, **values}:
+            stored, value = old.get(key), values.get(key)
             if key not in _OF_A_START and stored != value:
                 _log.warning(
                     "metrics_path: %s: %s: %s, but %s up to round %d: reports show the new value "

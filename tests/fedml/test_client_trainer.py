@@ -23,7 +23,7 @@ from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.models import create_model
 
 from ..support.clients import client_data
-from .rounds import CPU, fedml_args, play, refused, silo_args
+from .rounds import CPU, PRIVACY, fedml_args, play, refused, silo_args
 
 DATA = [(torch.eye(2), torch.tensor([0, 1]))]
 CLIENTS, ROUNDS = 3, 2
@@ -49,10 +49,9 @@ def test_trainer_two_full_batch_steps_by_hand() -> None:
     values = {"epochs": 2, "learning_rate": 1.0, "weight_decay": 0.5, "prox_mu": 0.25}
     assert_close(trained(model, **values)["weight"], expected)
     assert_close(trained(model, precision="fp64", **values)["weight"], expected.double())
-    clip = {"max_grad_norm": 0.01}  # FedML's limit of a client's model where its privacy is named
-    assert trained(model, **values, **clip)["weight"].norm() < 0.1
-    named = trained(model, **values, **clip, enable_dp=False, dp_solution_type="cdp")
-    assert_close(named["weight"], expected)
+    for enabled in (True, False, None):  # its privacy, which limits the whole model by that norm
+        named = PRIVACY | {"enable_dp": enabled, "max_grad_norm": 0.01}
+        assert (trained(model, **values, **named)["weight"].norm() > 0.1) == (enabled is True)
 
 
 def test_trainer_seeds_go_on_after_a_restart(images) -> None:

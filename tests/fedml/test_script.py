@@ -11,6 +11,7 @@ import fedml
 import pytest
 import torch
 import wandb
+from fedml import constants
 from fedml.cli.cli import cli
 from fedml.cli.modules import run as cli_run
 from fedml.core.mlops.mlops_profiler_event import MLOpsProfilerEvent
@@ -20,9 +21,10 @@ from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 import fednnnn_plugin as fp
 from fednnnn_plugin.fedml import hook, processes, uncaught
 from fednnnn_plugin.fedml.loaders import fedml_dataset
-from fednnnn_plugin.fedml.patches import optimizers, run_group, wrap
+from fednnnn_plugin.fedml.patches import optimizers, run_group, runner, wrap
 from fednnnn_plugin.processes import job
 from fednnnn_plugin.processes.ranks import Ranks
+from fednnnn_plugin.server.rules import RULES
 
 from .rounds import CPU, fedml_args, line, linear, refused, silo, silo_args, simulate
 
@@ -155,7 +157,8 @@ def test_keys_that_nobody_reads_are_named(where, started, own_folder, one_core, 
 
     A server leaves the latter to its clients' trainers; a trainer of the user's reads its own.
     """
-    values = {**dict.fromkeys(TYPOS, 0.1), **OTHERS, "metrics": ["f1_macro"]}
+    values = {**dict.fromkeys(TYPOS, 0.1), **OTHERS}
+    values |= {"metrics": None if where == "trainer" else ["f1_macro"]}
     args = fedml_args(output="out", **values)
     if where == "client":
         fp.FedNNNNClientTrainer(line(), args)
@@ -187,6 +190,16 @@ def test_old_names_are_refused(own_folder) -> None:
             build()
     with refused("comm_args.backend: single_process: it is called sp"):
         fedml.init(fedml_args(**OURS, backend="single_process"), check_env=False)
+
+
+def test_name_of_both_runs_fedmls_own(caplog) -> None:
+    theirs = {value for name, value in vars(constants).items() if "_FEDERATED_OPTIMIZER_" in name}
+    assert theirs & RULES.keys() == {"FedDyn"}
+    for named in ("FedAvg", "FedDyn"):
+        assert not caplog.messages
+        args = fedml_args(federated_optimizer=named)
+        assert runner._simulation(lambda _, given: given, None, args) is args
+    assert "federated_optimizer: FedDyn: FedML's own runs" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["cross_silo", "simulation"])

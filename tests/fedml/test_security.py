@@ -122,8 +122,8 @@ def test_defence_leaves_outliers_out_and_names_them(name, kept, secured, caplog)
     assert_average(aggregator, w_t, [given[k][1] for k in positions])
     [said] = (line for line in caplog.messages if "N/E" in line)
     for k in range(8):
-        why = "not finite" if k == 4 else f"by {name}"
-        assert (f"rank {k + 1} left out: {why}" in said) == (k not in positions)
+        why = "rejected: not finite" if k == 4 else f"left out: by {name}"
+        assert (f"rank {k + 1} {why}" in said) == (k not in positions)
     for client in range(5):  # which it never sees: too few are left
         send_away(given, client, math.nan)
     with pytest.raises(RunError, match=rf"^defense_type: {name}: 3 of 8 .* needs "):
@@ -242,12 +242,22 @@ def test_last_round_under_privacy_hands_over_the_served_model(secured, tmp_path)
     assert set(fp.read_runs(tmp_path / "run")["evaluated"]) == {"served"}
 
 
-def test_clipped_clients_are_recorded_as_sent(secured, tmp_path) -> None:
-    path = tmp_path / "run"
-    aggregator = secured(line(2), **CLIPPING, norm_bound=2.5, metrics_path=str(path))
-    play(aggregator, moved(aggregator, *TWO, (0.0, 1.0)))
+@pytest.mark.parametrize(
+    ("settings", "value", "clipped"),
+    [
+        (CLIPPING | {"norm_bound": 2.5}, 0.0, (True, True, False)),
+        (PRIVACY | {"max_grad_norm": 2.5}, -4.0, (False, True, True)),
+    ],
+)
+def test_clipped_clients_are_recorded_as_sent(settings, value, clipped, secured, tmp_path) -> None:
+    """Privacy clips models, here (-1, 0), (-4, 4) and (-4, 1): the last one's update is longer."""
+    model, path = line(2), tmp_path / "run"
+    model.weight.data[0, 0] = value
+    aggregator = secured(model, **settings, metrics_path=str(path))
+    play(aggregator, moved(aggregator, *TWO, (0.0, 1.0), (0.0, math.nan)))
     record = json.loads((path / "metrics.jsonl").read_text())
-    assert set(fp.read_runs(path)["norm_bound"]) == {2.5}
-    assert [(one["outcome"], one["norm"]) for one in record["by_client"]] == [
-        *(("clipped", 3.0), ("clipped", 4.0), ("accepted", 1.0))
-    ]
+    assert (record["clients"], record["rejected"]) == (3, 1)
+    outcomes = [(one["outcome"], one["norm"]) for one in record["by_client"]]
+    names = ["clipped" if each else "accepted" for each in clipped]
+    assert outcomes == [*zip(names, (3.0, 4.0, 1.0), strict=True), ("rejected", None)]
+    assert record["clipped"] == sum(clipped)

@@ -197,6 +197,14 @@ def test_simulations_tester_sees_the_average(trainer) -> None:
         simulate(trainer=given, output="a", resume=True, **values | {"comm_round": 3})
 
 
+@pytest.mark.usefixtures("own_folder", "one_core")
+@pytest.mark.parametrize("kind", [AddsOne, Metrics])
+def test_metrics_beside_a_test_of_ones_own_are_refused(kind) -> None:
+    own = kind(linear(), args := fedml_args(output="a", metrics=["f1_macro"]))
+    with refused("validation_args.metrics: a custom trainer or aggregator tests by its own"):
+        simulate(None, linear(), *((own, None) if kind is AddsOne else (None, own)), args)
+
+
 def test_server_tests_by_the_loss_that_clients_train_by(caplog) -> None:
     """Of the outputs 0 and targets 3."""
     model = nn.Linear(2, 1)

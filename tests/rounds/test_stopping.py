@@ -98,6 +98,15 @@ def test_accuracy_that_is_not_measured_stops_no_run(tiny: Tiny) -> None:
     assert tiny("other", trainer=Drawing(), stop={"patience": 1}).rounds == 2  # of the loss: none
 
 
+def test_metric_that_no_test_returns_stops_no_run() -> None:
+    """Of a custom trainer's own metrics; one without a value is no better."""
+    test = RoundTest(3, {"accuracy": None, "loss": None, "f1": None})
+    allowed = r"must be one of f1, loss; did you mean f1\?$"
+    with pytest.raises(fp.RunError, match=f"^{KEY}: metric: f1_: .*round 3 has none: {allowed}"):
+        Stop("f1_", target=0.5).reason([test])
+    assert Stop("f1", target=0.5).reason([test]) is None
+
+
 def test_worst_tenth_of_the_clients_ends_a_run() -> None:
     """Of this process's records, and of those that are read."""
     for form in (lambda spread: spread, vars):

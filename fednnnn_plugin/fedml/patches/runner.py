@@ -12,6 +12,7 @@ from fednnnn_plugin.fedml.methods import (
     names_ours,
     refuse_near_miss,
     simulates_ours,
+    warn_of_a_name_of_both,
     warn_of_keys_without_effect,
     warn_of_the_proximal_term,
 )
@@ -40,6 +41,7 @@ def _simulation(
                 "set federated_optimizer: FedNNNN, and leave it out or give your tester instead",
             )
     if not ours:
+        warn_of_a_name_of_both(args)
         warn_of_keys_without_effect(args)
         return original(runner, args, *rest, **named)
     hook.require()
