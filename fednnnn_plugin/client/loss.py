@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import user_code
 
 _FEW = 256  # samples, of which some are yes and some no
@@ -81,7 +82,7 @@ class Loss:
             return True
         targets = targets[:_FEW]
         best = targets.to(outputs.dtype).reshape(outputs[:_FEW].shape)
-        equal, beyond = (self.value(made, targets) for made in (best, 7 * best - 3))
+        equal, beyond = (value_of(self.mean, made, targets) for made in (best, 7 * best - 3))
         if equal is None:
             return None
         return beyond is not None and beyond < equal
@@ -91,14 +92,6 @@ class Loss:
         """Whether this is a loss of PyTorch's, or by name, on logits."""
         return self.name == "bce_with_logits" or issubclass(self._kind, _ON_LOGITS)
 
-    @torch.no_grad()
-    def value(self, outputs: Tensor, targets: Tensor) -> float | None:
-        """Return the loss of outputs that may be out of its range; None where it raises."""
-        with suppress(UserError), user_code("loss"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return float(self.mean(outputs, targets))
-        return None
-
     @property
     def _kind(self) -> type:
         """The class of PyTorch's loss that this is."""
@@ -106,6 +99,18 @@ class Loss:
         while isinstance(mean, partial):
             mean = mean.func
         return next((kind for each, kind in _FUNCTIONS if each is mean), type(mean))
+
+
+@torch.no_grad()
+def value_of(
+    function: Callable[[Tensor, Tensor], Tensor | float], outputs: Tensor, targets: Tensor
+) -> float | None:
+    """Return a loss or a metric of outputs that may be out of its range; None where it raises."""
+    alike = isolated_generators(0, "model check")
+    with suppress(UserError), user_code("value"), alike, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return float(function(outputs, targets))
+    return None
 
 
 def is_one_hot(targets: Tensor) -> bool:
