@@ -82,8 +82,9 @@ def code_digests(*things: object) -> dict[str, str]:
     classes and constants of modules that they name or import, which it does. Of variables of
     modules that can change it is of the text that assigns or fills them, at the top of the module
     that they are imported from. It does not follow into what is installed. Where there is no text
-    it is of the bytecode. A further part, ``not_covered``, names what it does not tell apart.
-    Another minor version of Python may have another text.
+    it is of the bytecode; so it is, with a warning, of a function whose file was changed since it
+    was imported. A further part, ``not_covered``, names what it does not tell apart. Another minor
+    version of Python may have another text.
     """
     return _digests("code", things, {})
 
@@ -176,7 +177,7 @@ def _told_of_function(function: types.FunctionType) -> Iterator[object]:
     if is_installed(function):
         yield f"function {function.__module__}.{function.__qualname__}"
         return
-    code, source = function.__code__, source_of(function.__code__)
+    code, source = function.__code__, source_of(function)
     yield "function"
     yield source.text
     names = code.co_varnames[: code.co_argcount]
