@@ -55,7 +55,7 @@ def check_model(
     where, copied = f"model_args.model: {name}", copy.deepcopy(model)
     device = next(model.parameters(), batch[0]).device
     inputs, labels = Batches(data, sgd, device).staged(batch)
-    trial = _Trial(where, copied, sgd.loss, inputs, labels, data.num_classes)
+    trial = _Trial(where, copied, sgd.loss.fresh(device), inputs, labels, data.num_classes)
     reach = Reach(model, copied, given, where)
     trains_on, tests_on = min(2, len(inputs)), 1
     if isinstance(data, LoaderData):  # whose batches may be of a form of their own

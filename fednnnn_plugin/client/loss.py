@@ -1,10 +1,12 @@
 """What local training minimises and a test reports: losses by name, and those of a user."""
 
+import copy
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,7 @@ _FUNCTIONS: tuple[tuple[object, type], ...] = (
 
 #: The mean loss of a batch, a scalar, of a model's outputs and the targets.
 LossFunction = Callable[[Tensor, Tensor], Tensor]
+_Function = TypeVar("_Function", bound=Callable[[Tensor, Tensor], object])
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,11 @@ class Loss:
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean of a batch, a scalar to differentiate."""
         return self.mean(outputs, targets)
+
+    def fresh(self, device: torch.device) -> "Loss":
+        """Return this loss as it was given, on a device; what the copy keeps, no other finds."""
+        mean = fresh(self.mean, device)
+        return self if mean is self.mean else replace(self, mean=mean)
 
     def predictions(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
         """Return the predicted classes, in the shape of the targets; None where there are none.
@@ -101,6 +109,14 @@ class Loss:
         return next((kind for each, kind in _FUNCTIONS if each is mean), type(mean))
 
 
+def fresh(function: _Function, device: torch.device) -> _Function:
+    """Return a copy of a loss or a metric, on a device; itself where it cannot be copied."""
+    with suppress(Exception):
+        copied = copy.deepcopy(function)
+        return copied.to(device) if isinstance(copied, nn.Module) else copied
+    return function
+
+
 @torch.no_grad()
 def value_of(
     function: Callable[[Tensor, Tensor], Tensor | float], outputs: Tensor, targets: Tensor
@@ -109,7 +125,7 @@ def value_of(
     alike = isolated_generators(0, "model check")
     with suppress(UserError), user_code("value"), alike, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return float(function(outputs, targets))
+        return float(fresh(function, outputs.device)(outputs, targets))
     return None
 
 
