@@ -168,6 +168,48 @@ def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return imported
 
 
+EDITED = """
+import functools
+import torch
+
+def twice(function):
+    @functools.wraps(function)
+    def inner(*of): return function(function(*of))
+    return inner
+
+class Net(torch.nn.Module):
+    def __init__(self): super().__init__()
+
+    @twice
+    def forward(self, x): return [torch.relu(x) for _ in range(2)]
+
+    value = property(lambda self: 1)
+    value = value.getter(lambda self: (yield 2))
+"""
+
+
+def test_digest_is_of_the_code_that_runs(
+    own_modules: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its file may be edited, and not reloaded: in places alone, or in what it computes."""
+    files = {"own_edited.py": EDITED}
+    net = own_modules(files, "own_edited").Net()
+    before = model_digests(net)
+    (tmp_path / "own_edited.py").write_text(f"# a comment\n\n{EDITED}")
+    assert model_digests(net) == before
+    assert not caplog.text
+    edited = EDITED.replace("relu", "tanh")
+    for text in (edited, "class Net:"):
+        (tmp_path / "own_edited.py").write_text(text)
+        stale = model_digests(net)["code"]
+        assert "own_edited.py: was changed since it was imported" in caplog.text
+        caplog.clear()
+        assert stale != before["code"]
+    again = own_modules({"own_edited.py": edited}, "own_edited").Net()
+    assert model_digests(again)["code"] not in (stale, before["code"])
+    assert not caplog.text
+
+
 OWN_MAIN = """
 from own_tables import *
 

@@ -145,7 +145,8 @@ def _try_out(
 
     def trial(_: Step) -> _Tried:
         known = {*sys.modules}
-        warnings, any_order, size = check_model(model, name, data, sgd, given, scorers), True, 0
+        own, any_order, size = inputs.functions.metrics, True, 0
+        warnings = check_model(model, name, data, sgd, given, scorers, own)
         if not inputs.are_ours:
             some = samples_of(data)
             any_order = some is not None and on_cpu and takes_any_order(model, some[0][:2])

@@ -1,6 +1,7 @@
 """Whether a model can be copied and averaged, and in which order of memory it takes images."""
 
 import copy
+from collections import defaultdict
 from contextlib import suppress
 
 import torch
@@ -74,6 +75,12 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
                 f"{key}: not finite in {dtype}: no average is either; a buffer may be registered "
                 "with persistent=False",
             )
+    if names := _sharing_memory(model):
+        raise UserError(
+            where,
+            f"{names[1]}: has the memory of {names[0]}, and is another Parameter",
+            "make it one Parameter, or use weight.t() in forward()",
+        )
     try:
         with user_code(f"{where}: cannot be copied"):
             # A state may follow the mode, as weights merged for a test: w_0 is of training.
@@ -88,6 +95,25 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
                 "or detach() it",
             ) from error
         raise
+
+
+def _sharing_memory(model: nn.Module) -> tuple[str, str] | None:
+    """Return the names of two trained parameters that overlap: a step of one moves the other."""
+    stored = defaultdict[tuple[int, torch.dtype], list[tuple[str, Tensor]]](list)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.numel():
+            place = parameter.untyped_storage().data_ptr()
+            stored[place, parameter.dtype].append((name, parameter))
+    for beside in (several for several in stored.values() if len(several) > 1):
+        first = beside[0][1]
+        places = torch.arange(first.untyped_storage().nbytes() // first.element_size())
+        owners = torch.full_like(places, -1)
+        for number, (name, each) in enumerate(beside):
+            own = places.as_strided(each.shape, each.stride(), each.storage_offset())
+            if (other := int(owners[own].max())) >= 0:
+                return beside[other][0], name
+            owners[own] = number
+    return None
 
 
 def _computed_tensor(model: nn.Module) -> str:

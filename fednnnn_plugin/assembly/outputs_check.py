@@ -1,28 +1,42 @@
 """What the loss and the metrics make of a model's outputs: said before round 1."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import torch
 from torch import Tensor
 
-from fednnnn_plugin.client.loss import LOSSES, Loss, is_one_hot
+from fednnnn_plugin.client.loss import LOSSES, Loss, is_one_hot, value_of
 from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.rounds.evaluation import Metric
+
+_Function = Callable[[Tensor, Tensor], Tensor | float]
 
 _VIEWS = ("View", "Reshape", "Squeeze", "Select")  # in the names of autograd's nodes
+_RANGES = (1.0, 0.0), (2.0, -1.0), (0.8, 0.1)  # of what follows targets: also signs, or shares
+_SAME = 1e-4  # of a value, whose sums are in another order
 
 
 def outputs_warnings(
-    loss: Loss, outputs: Tensor, targets: Tensor, num_classes: int, scorers: Sequence[str]
+    loss: Loss,
+    outputs: Tensor,
+    targets: Tensor,
+    num_classes: int,
+    scorers: Sequence[str],
+    metrics: Mapping[str, Metric],
 ) -> list[str]:
     """Return what a user may not expect of outputs of the first samples.
 
     ``targets`` may be those of more samples. Scorers of classes are refused where the outputs have
-    no column for each class.
+    no column for each class; metrics are tried on the CPU.
     """
+    of_loss: dict[str, _Function] = {}
+    if loss not in LOSSES.values():
+        of_loss[f"train_args.loss: {printable(loss.name)}"] = loss.mean
+    named = {f"validation_args.metrics: {printable(key)}": of for key, of in metrics.items()}
     return [
         *_of_columns(loss, outputs, targets, num_classes, scorers),
-        *_of_loss(loss, outputs, targets),
+        *_of_pairs(of_loss, outputs, targets),
+        *_of_pairs(named, outputs.cpu(), targets.cpu()),
         *_of_probabilities(loss, outputs),
     ]
 
@@ -58,19 +72,36 @@ def _of_columns(
     yield f"train_args.loss: {printable(loss.name)}: {gives}: no accuracy is recorded"
 
 
-def _of_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> Iterator[str]:
-    """Say where a user's loss compares each output ``[n, 1]`` with all targets ``[n]``."""
-    shapes = [tensor.shape[1:] for tensor in (outputs, targets)]
-    if loss in LOSSES.values() or sorted(map(list, shapes)) != [[], [1]]:
+def _of_pairs(
+    functions: Mapping[str, _Function], outputs: Tensor, targets: Tensor
+) -> Iterator[str]:
+    """Say which functions compare each output ``[n, 1]`` with all targets ``[n]``.
+
+    Such a value is the same in whatever order the outputs are, and is not where both have one
+    shape.
+    """
+    given, wanted = (tensor.shape[1:] for tensor in (outputs, targets))
+    if sorted(map(list, (given, wanted))) != [[], [1]]:
         return
-    spread = torch.linspace(0.1, 0.9, len(targets)).to(outputs)
-    given, alike = (loss.value(spread.reshape(-1, *shape), targets) for shape in shapes)
-    if given is not None and alike is not None and not math.isclose(given, alike, rel_tol=1e-4):
-        forms = " and targets ".join("[n, 1]" if shape else "[n]" for shape in shapes)
-        yield (
-            f"train_args.loss: {printable(loss.name)}: with outputs {forms} it compares each "
-            "output with the targets of all samples: give both one shape"
-        )
+    made = [(scale * targets + shift).to(outputs) for scale, shift in _RANGES]
+    forms = " and targets ".join("[n, 1]" if shape else "[n]" for shape in (given, wanted))
+    for where, function in functions.items():
+        if any(
+            _change(function, like, targets) > _SAME
+            and _change(function, like.view(-1, *given), targets) <= _SAME
+            for like in made
+        ):
+            yield (
+                f"{where}: with outputs {forms} it compares each output with the targets of all "
+                "samples: give both one shape"
+            )
+
+
+def _change(function: _Function, outputs: Tensor, targets: Tensor) -> float:
+    """Return how far a value changes where each output is another sample's; NaN without a value."""
+    values = [value_of(function, made, targets) for made in (outputs, outputs.roll(1, 0))]
+    one, other = (math.nan if value is None else value for value in values)
+    return abs(one - other) / (max(abs(one), abs(other)) or 1.0)
 
 
 def _of_probabilities(loss: Loss, outputs: Tensor) -> Iterator[str]:

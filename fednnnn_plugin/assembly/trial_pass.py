@@ -1,9 +1,10 @@
 """A trial of a model and a loss on some samples of the data, before any client trains."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import StartError, UserError, printable
 from fednnnn_plugin.rounds.augmentation import TRANSFORM, Augmentation, Transform
 from fednnnn_plugin.rounds.batches import Batch, Batches
+from fednnnn_plugin.rounds.evaluation import Metric
 from fednnnn_plugin.rounds.loaders import LoaderData, PairLoader
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import exception_text, user_code
@@ -34,13 +36,15 @@ def check_model(
     sgd: LocalSGD,
     given: nn.Module | None = None,
     scorers: Sequence[str] = (),
+    metrics: Mapping[str, Metric] = MappingProxyType({}),
 ) -> list[str]:
     """Pass some samples through a copy of the model, and refuse what could not train.
 
     As it is tested, and as it is trained; the loss is computed of what comes out. What the loss
     reaches must be parameters of the copy, and none of the model that was ``given``; ``scorers``
-    must be of such outputs. Batch normalisation over a single value has no variance: where a
-    client's last batch is one sample, the model must train on that as well.
+    must be of such outputs, and ``metrics`` are tried on them. Batch normalisation over a single
+    value has no variance: where a client's last batch is one sample, the model must train on that
+    as well.
 
     Returns:
         Warnings: what trains, but perhaps not as it was meant.
@@ -51,7 +55,7 @@ def check_model(
     where, copied = f"model_args.model: {name}", copy.deepcopy(model)
     device = next(model.parameters(), batch[0]).device
     inputs, labels = Batches(data, sgd, device).staged(batch)
-    trial = _Trial(where, copied, sgd.loss, inputs, labels, data.num_classes)
+    trial = _Trial(where, copied, sgd.loss.fresh(device), inputs, labels, data.num_classes)
     reach = Reach(model, copied, given, where)
     trains_on, tests_on = min(2, len(inputs)), 1
     if isinstance(data, LoaderData):  # whose batches may be of a form of their own
@@ -71,7 +75,9 @@ def check_model(
         with_graph, _ = trial.passed(tests_on, training=False, graph=True)
     if with_graph is not None:
         reach.check_original(with_graph, where)
-    return warnings + outputs_warnings(sgd.loss, outputs, labels, data.num_classes, scorers)
+    return warnings + outputs_warnings(
+        sgd.loss, outputs, labels, data.num_classes, scorers, metrics
+    )
 
 
 def _check_single(trial: "_Trial", others: int, key: str, whose: str) -> None:

@@ -14,7 +14,7 @@ from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.seeds import derive_seed, isolated_generators
 from fednnnn_plugin.server.layout import ModelState
-from fednnnn_plugin.user_code import user_code
+from fednnnn_plugin.user_code import marks_of, user_code
 
 _SIZES = 3, 2  # of two clients: the second one's batch is padded
 _EPOCHS = 2
@@ -35,7 +35,7 @@ def why_not_together(
     Two clients take two steps each on the CPU in float64, together and one after the other: what
     comes out must be the same. The first five of ``images`` ``[n, …]`` and ``labels`` are theirs. A
     model that draws must draw for each client what it draws for it alone, on the CPU. A loss must
-    be the mean of its samples', of which there is one of each class.
+    be the mean of its samples', of which there is one of each class, and keep nothing.
     """
     sgd = replace(
         sgd,
@@ -55,7 +55,7 @@ def why_not_together(
                 various = _various(labels)
                 tried = images[various].cpu(), labels[various].cpu()
                 if not _is_mean(sgd.loss, model, *tried, normalisation):
-                    return "the loss of a batch is no mean over its samples"
+                    return "the loss of a batch is no mean over its samples, or keeps something"
             alike = _are_alike(model, GroupSGD(sgd, model, *first, normalisation))
     except (UserError, RunError) as error:
         return str(error)
@@ -83,13 +83,17 @@ def _is_mean(
     labels: Tensor,
     normalisation: Callable[[Tensor], Tensor] | None,
 ) -> bool:
-    """Tell whether the loss of a batch is the mean of the losses of its samples."""
+    """Tell whether a loss keeps nothing, and is the mean of the losses of its samples."""
+    loss = loss.fresh(torch.device("cpu"))
+    kept = getattr(loss.mean, "__dict__", {})
     inputs = normalisation(images) if normalisation else images
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     with torch.no_grad(), isolated_generators(_SEED, "client"):
         outputs = copy.deepcopy(model).eval()(inputs)
         each = [loss(one[None], label[None]) for one, label in zip(outputs, labels, strict=True)]
-        return torch.allclose(loss(outputs, labels), torch.stack(each).mean())
+        before = marks_of(kept)  # what the first calls keep, such as a table, may stay
+        is_mean = torch.allclose(loss(outputs, labels), torch.stack(each).mean())
+        return is_mean and marks_of(kept) == before
 
 
 def _are_alike(model: nn.Module, group: GroupSGD) -> bool:

@@ -91,7 +91,7 @@ class GroupSGD:
 
     def __post_init__(self, model: nn.Module) -> None:
         self._model = copy.deepcopy(model).train()
-        self._layout = layout_of(model)
+        self._layout, self._loss = layout_of(model), self.sgd.loss.fresh(self.labels.device)
         self._memory: _Memory | None = None
 
     def stage(self, orders: Sequence[Sequence[Tensor]]) -> Staged:
@@ -239,7 +239,7 @@ class GroupSGD:
         """Return each sample's loss, ``[n, m]``, of outputs ``[n, m·c]`` and labels ``[m, n]``."""
         m, n = labels.shape[:2]
         rows = outputs.unflatten(1, (m, -1)).flatten(0, 1)
-        targets, loss = labels.transpose(0, 1).flatten(0, 1), self.sgd.loss
+        targets, loss = labels.transpose(0, 1).flatten(0, 1), self._loss
         if loss is CROSS_ENTROPY:
             return F.cross_entropy(rows, targets, reduction="none").view(n, m)
         of_one = vmap(lambda row, target: loss(row.unsqueeze(0), target.unsqueeze(0)))

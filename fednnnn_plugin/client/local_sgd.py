@@ -38,7 +38,7 @@ class LocalSGD:
     gradient of the proximal term ``μ/2 ‖w - w_t‖²`` is FedProx's (eq. 7), the correction ``h`` a
     client method's, which may also give a gradient instead of ``∇ℓ``. Precision ``tf32`` is
     ``fp32`` with TF32 products on a GPU; ``bf16`` computes products in bfloat16 with weights in
-    float32.
+    float32. What a loss keeps from step to step begins anew with each client and round.
 
     Where there is an ``optimizer``, one is made anew for each client and round. It gets
     ``∇ℓ + μ (w - w_t) + h``, first scaled to at most ``max_grad_norm``; the decay λ is its own.
@@ -130,6 +130,7 @@ class LocalSGD:
         self, replica: Replica, correction: Correction | None = None
     ) -> Callable[[Tensor, Tensor], None]:
         """Return what makes a step of a replica, which has ``w_t`` now, by a batch."""
+        loss_of = self.loss.fresh(replica.vector.device)
         added = None if correction is None or correction.added is None else correction.added[0]
         if self.optimizer is None:
             descend = self._steps(replica, self.anchor(replica.vector), added)
@@ -139,7 +140,7 @@ class LocalSGD:
 
         def gradients(inputs: Tensor, targets: Tensor) -> Tensors:
             with self.autocast(inputs.device):
-                loss = self.loss(replica.model(inputs), targets)
+                loss = loss_of(replica.model(inputs), targets)
             return torch.autograd.grad(
                 loss,
                 replica.trained,

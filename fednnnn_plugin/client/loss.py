@@ -1,16 +1,19 @@
 """What local training minimises and a test reports: losses by name, and those of a user."""
 
+import copy
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import user_code
 
 _FEW = 256  # samples, of which some are yes and some no
@@ -27,6 +30,7 @@ _FUNCTIONS: tuple[tuple[object, type], ...] = (
 
 #: The mean loss of a batch, a scalar, of a model's outputs and the targets.
 LossFunction = Callable[[Tensor, Tensor], Tensor]
+_Function = TypeVar("_Function", bound=Callable[[Tensor, Tensor], object])
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,11 @@ class Loss:
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean of a batch, a scalar to differentiate."""
         return self.mean(outputs, targets)
+
+    def fresh(self, device: torch.device) -> "Loss":
+        """Return this loss as it was given, on a device; what the copy keeps, no other finds."""
+        mean = fresh(self.mean, device)
+        return self if mean is self.mean else replace(self, mean=mean)
 
     def predictions(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
         """Return the predicted classes, in the shape of the targets; None where there are none.
@@ -81,7 +90,7 @@ class Loss:
             return True
         targets = targets[:_FEW]
         best = targets.to(outputs.dtype).reshape(outputs[:_FEW].shape)
-        equal, beyond = (self.value(made, targets) for made in (best, 7 * best - 3))
+        equal, beyond = (value_of(self.mean, made, targets) for made in (best, 7 * best - 3))
         if equal is None:
             return None
         return beyond is not None and beyond < equal
@@ -91,14 +100,6 @@ class Loss:
         """Whether this is a loss of PyTorch's, or by name, on logits."""
         return self.name == "bce_with_logits" or issubclass(self._kind, _ON_LOGITS)
 
-    @torch.no_grad()
-    def value(self, outputs: Tensor, targets: Tensor) -> float | None:
-        """Return the loss of outputs that may be out of its range; None where it raises."""
-        with suppress(UserError), user_code("loss"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return float(self.mean(outputs, targets))
-        return None
-
     @property
     def _kind(self) -> type:
         """The class of PyTorch's loss that this is."""
@@ -106,6 +107,26 @@ class Loss:
         while isinstance(mean, partial):
             mean = mean.func
         return next((kind for each, kind in _FUNCTIONS if each is mean), type(mean))
+
+
+def fresh(function: _Function, device: torch.device) -> _Function:
+    """Return a copy of a loss or a metric, on a device; itself where it cannot be copied."""
+    with suppress(Exception):
+        copied = copy.deepcopy(function)
+        return copied.to(device) if isinstance(copied, nn.Module) else copied
+    return function
+
+
+@torch.no_grad()
+def value_of(
+    function: Callable[[Tensor, Tensor], Tensor | float], outputs: Tensor, targets: Tensor
+) -> float | None:
+    """Return a loss or a metric of outputs that may be out of its range; None where it raises."""
+    alike = isolated_generators(0, "model check")
+    with suppress(UserError), user_code("value"), alike, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return float(fresh(function, outputs.device)(outputs, targets))
+    return None
 
 
 def is_one_hot(targets: Tensor) -> bool:

@@ -38,17 +38,26 @@ def hold_out_of_each(
     """Divide each client's positions into those it trains on, and those it is tested on.
 
     Of a client's n samples it is tested on ``fraction * n``, rounded, at least 1 and at most n - 1,
-    with the classes in its proportions; of a single sample on none. Both keep the client's order.
+    with the classes in its proportions; of a single sample on none. Both keep the client's order. A
+    sample that it has several times is one, and no client trains on what is drawn of another; one
+    of which all would be drawn keeps its first.
     """
-    left, held = [], []
+    held, drawn = list[Tensor](), torch.zeros(len(labels), dtype=torch.bool)
     for client, positions in enumerate(clients):
-        own, n = labels[positions], len(positions)
-        count = min(max(round(fraction * n), 1), n - 1)
+        own = torch.tensor([*dict.fromkeys(positions.tolist())], dtype=torch.int64)
+        count = min(max(round(fraction * len(own)), 1), len(own) - 1)
         rng = np.random.default_rng(derive_seed(seed, "client holdout", client))
-        drawn = _drawn(own, count, rng)
-        left.append(positions[~drawn])
-        held.append(positions[drawn])
-    return tuple(left), tuple(held)
+        held.append(own[_drawn(labels[own], count, rng)])
+        drawn[held[-1]] = True
+    _keep_one(drawn, clients)
+    left = (positions[~drawn[positions]] for positions in clients)
+    return tuple(left), tuple(positions[drawn[positions]] for positions in held)
+
+
+def _keep_one(drawn: Tensor, clients: Sequence[Tensor]) -> None:
+    """Leave each client its first sample, of which all are drawn."""
+    for positions in clients:
+        drawn[positions[:1]] &= not drawn[positions].all()
 
 
 def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
@@ -64,8 +73,7 @@ def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
     total = len(train.labels)
     rng = np.random.default_rng(derive_seed(seed, "validation"))
     drawn = _drawn(train.labels, round(fraction * total), rng)
-    for positions in clients:
-        drawn[positions[0]] &= not drawn[positions].all()
+    _keep_one(drawn, clients)
     held = int(drawn.sum())
     if not 0 < held < total:
         raise UserError(

@@ -82,9 +82,10 @@ def code_digests(*things: object) -> dict[str, str]:
     classes, constants and tensors of modules that they name or import, which it does. Of other
     variables of modules, and of tensors that the code changes, it is of the text that assigns or
     fills them, at the top of the module that they are imported from. It does not follow into what
-    is installed. Where there is no text it is of the bytecode. A further part, ``not_covered``,
-    names what it does not tell apart, such as a list that is read from a file. Another minor
-    version of Python may have another text.
+    is installed. Where there is no text it is of the bytecode; so it is, with a warning, of a
+    function whose file was changed since it was imported. A further part, ``not_covered``, names
+    what it does not tell apart, such as a list that is read from a file. Another minor version of
+    Python may have another text.
     """
     return _digests("code", things, {})
 
@@ -177,7 +178,7 @@ def _told_of_function(function: types.FunctionType) -> Iterator[object]:
     if is_installed(function):
         yield f"function {function.__module__}.{function.__qualname__}"
         return
-    code, source = function.__code__, source_of(function.__code__)
+    code, source = function.__code__, source_of(function)
     yield "function"
     yield source.text
     names = code.co_varnames[: code.co_argcount]

@@ -4,12 +4,19 @@ import ast
 import dis
 import inspect
 import linecache
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from tokenize import TokenError
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import NamedTuple
+
+from fednnnn_plugin.errors import printable
+
+_log = logging.getLogger(__name__)
 
 _MUTATORS = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "fill", "insert"),
@@ -37,15 +44,19 @@ class Source(NamedTuple):
     inner: frozenset[str] = frozenset()
 
 
-def source_of(code: CodeType) -> Source:
+def source_of(function: FunctionType) -> Source:
     """Return a function's source; its bytecode where there is no text of it alone.
 
-    As after ``exec``, or of several lambdas on a line.
+    As after ``exec``, of several lambdas on a line, or where its file was changed since its import.
     """
+    code, loader = function.__code__, function.__globals__.get("__loader__")
     with suppress(SyntaxError, TokenError, RecursionError):
         linecache.checkcache(code.co_filename)
-        following = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
-        text = "".join(inspect.getblock(following))
+        lines, place = linecache.getlines(code.co_filename), code.co_firstlineno
+        # Another loader may run another text than the file's; that of a cell stays as it is.
+        if type(loader) is SourceFileLoader and loader.path == code.co_filename:
+            place = _place(code, "".join(lines))
+        text = "".join(inspect.getblock(lines[place - 1 :]))
         tree = ast.parse(f"if 1:\n{text}" if text[:1].isspace() else text)
         functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTION)]
         own = [node for node in functions if getattr(node, "name", "<lambda>") == code.co_name]
@@ -54,6 +65,41 @@ def source_of(code: CodeType) -> Source:
             return read._replace(inner=read.names.difference(_head(own[0]), _looked_up(code)))
     names = frozenset(name for each in _codes(code) for name in each.co_names)
     return Source(_bytecode(code), names)
+
+
+def _place(code: CodeType, text: str) -> int:
+    """Return the line at which a file's text has what a code was compiled from.
+
+    Raises:
+        SyntaxError: it does not have it any more.
+    """
+    name, ran = _qualified(code), _bytecode(code)
+    same = (each for each in _compiled(text) if _qualified(each) == name and _bytecode(each) == ran)
+    places = [each.co_firstlineno for each in same]
+    if not places:
+        _say_changed(code.co_filename, text)
+        raise SyntaxError
+    return min(places, key=lambda place: abs(place - code.co_firstlineno))
+
+
+def _qualified(code: CodeType) -> str:
+    return getattr(code, "co_qualname", code.co_name)  # before Python 3.11
+
+
+@cache
+def _compiled(text: str) -> list[CodeType]:
+    """Return the codes of a text, which has none where it is no Python."""
+    with warnings.catch_warnings(), suppress(SyntaxError, ValueError):
+        warnings.simplefilter("ignore")  # they were said at its import
+        return [*_codes(compile(text, "", "exec", dont_inherit=True))]
+    return []
+
+
+@cache
+def _say_changed(file: str, text: str) -> None:
+    """Say once of a file's ``text`` that another runs."""
+    said = "%s: was changed since it was imported, and what runs is as it was: reload it"
+    _log.warning(said, printable(file))
 
 
 def _head(function: ast.AST) -> Iterator[str]:

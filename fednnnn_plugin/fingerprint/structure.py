@@ -163,7 +163,7 @@ def changed_by_use(kind: type) -> set[str]:
         method = methods.pop(waiting.pop(), None)
         function = inspect.unwrap(method) if callable(method) else getattr(method, "fget", None)
         if isinstance(function, types.FunctionType):
-            source = source_of(function.__code__)
+            source = source_of(function)
             changed |= source.changed
             waiting += source.names & methods.keys()
     return changed

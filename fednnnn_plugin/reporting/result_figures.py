@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from typing_extensions import Unpack
 
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reporting import scales, style
 from fednnnn_plugin.reporting.curves import Lines, curves, name_lines, of_lines, titled
 from fednnnn_plugin.reporting.result_tables import results_of
@@ -38,9 +39,9 @@ def client_distribution(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpac
     of the clients does not reach.
     """
     ax, looks = style.axes(ax), style.looks(runs, how["palette"])
-    for label, last in _last_results(runs, CLIENTS):
-        accuracies = np.sort(last["accuracy"].dropna().to_numpy(float)) * 100.0
-        places = (np.arange(len(accuracies)) + 0.5) * 100.0 / max(len(accuracies), 1)
+    for label, last in _last_results(runs, _with_accuracy(runs)):
+        accuracies = np.sort(last["accuracy"].to_numpy(float)) * 100.0
+        places = (np.arange(len(accuracies)) + 0.5) * 100.0 / len(accuracies)
         ax.plot(places, accuracies, label=label, **looks[label])
     ax.set(xlabel="clients from the worst to the best (%)", xlim=(0.0, 100.0))
     ax.set_ylabel("accuracy by client (%)")
@@ -58,7 +59,7 @@ def class_accuracy(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lin
     """
     ax, looks = style.axes(ax), style.looks(runs, how["palette"])
     orders = set()
-    for label, found in _last_results(runs, CLASSES):
+    for label, found in _last_results(runs, results_of(runs, CLASSES)):
         by = ["weight", "class"] if found["weight"].notna().all() else ["class"]
         last = found.sort_values(["run", *by], kind="stable")
         place = last.groupby("run").cumcount() + 1
@@ -83,15 +84,22 @@ def _with_tenths(runs: pd.DataFrame) -> pd.DataFrame:
 
     ``_TENTHS`` are the columns, NaN where it was not measured.
     """
-    found = results_of(runs, CLIENTS)
-    accuracies = found.groupby(["run", "round"])["accuracy"]
+    accuracies = _with_accuracy(runs).groupby(["run", "round"])["accuracy"]
     tenths = accuracies.quantile([0.1, 0.5, 0.9]).unstack() * 100.0
     tenths.columns = pd.Index(_TENTHS)
     return runs.merge(tenths.reset_index(), on=["run", "round"], how="left")
 
 
-def _last_results(runs: pd.DataFrame, name: str) -> Iterable[tuple[str, pd.DataFrame]]:
-    """The results of each line's runs in their last round that has some."""
-    found = results_of(runs, name).merge(runs[["run", "label"]].drop_duplicates(), on="run")
+def _with_accuracy(runs: pd.DataFrame) -> pd.DataFrame:
+    """The results by client that have an accuracy."""
+    found = results_of(runs, CLIENTS).dropna(subset=["accuracy"])
+    if found.empty:
+        raise UserError("runs", "no client of them has an accuracy", "client_results has its loss")
+    return found
+
+
+def _last_results(runs: pd.DataFrame, results: pd.DataFrame) -> Iterable[tuple[str, pd.DataFrame]]:
+    """Those of the results, for each line, that are of its runs' last round that has some."""
+    found = results.merge(runs[["run", "label"]].drop_duplicates(), on="run")
     last = found[found["round"] == found.groupby("run")["round"].transform("max")]
     return last.groupby("label", sort=False)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss, fresh
 from fednnnn_plugin.data.images import IGNORED
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.rounds.batches import Batch
@@ -111,7 +111,8 @@ def tally(
         total = F.cross_entropy(outputs.double(), targets, reduction="sum", ignore_index=IGNORED)
     else:
         samples = torch.full_like(counted, len(targets))
-        total = loss(outputs, targets).double() * len(targets)
+        # Whoever tests the batches before it.
+        total = loss.fresh(outputs.device)(outputs, targets).double() * len(targets)
     correct = nothing if predicted is None else (predicted == targets).sum()
     classified = nothing if predicted is None else counted
     numbers = torch.stack([x.double() for x in (correct, total, samples, classified)])
@@ -174,5 +175,5 @@ def evaluation(
 def _measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float | None:
     where = f"validation_args.metrics: {printable(name)}"
     with user_code(where), isolated_generators(0, "metric"):
-        value = float(metric(outputs.clone(), targets.clone()))
+        value = float(fresh(metric, outputs.device)(outputs.clone(), targets.clone()))
     return value if math.isfinite(value) else None

@@ -63,7 +63,7 @@ class Scorer:
             outputs, targets = outputs.squeeze(-1), targets.squeeze(-1)
         estimator: Any
         lacking: list[int] = []
-        if self._loss is CROSS_ENTROPY and is_one_hot(targets) and outputs.shape == targets.shape:
+        if self._loss == CROSS_ENTROPY and is_one_hot(targets) and outputs.shape == targets.shape:
             targets = targets.argmax(1)
         numbers = targets.is_floating_point() and not _is_yes_or_no(targets)
         if numbers or (self._is_of_numbers and outputs.shape == targets.shape):

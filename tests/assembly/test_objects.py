@@ -152,6 +152,33 @@ def test_direction_of_a_metric_is_known_of_a_run_that_ended_early(start: Start) 
     assert (*runs["lower_is_better"], *runs["finished"]) == (True, False)
 
 
+class Counting(nn.Module):
+    """A loss, or a metric, that is larger with each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return nn.functional.cross_entropy(outputs, targets) * self.calls
+
+
+def test_what_a_loss_and_a_metric_keep_ends_with_a_client_and_a_test(
+    start: Start, content: Content
+) -> None:
+    """So nothing depends on who else trained there, and a resumed run finds the same objects."""
+    loss, metric = Counting(), Counting()
+    given = {"loss": loss, "metrics": [metric], "model": NET(4, p=0.0), "client_num_per_round": 4}
+    for workers in (1, 2):
+        start(f"of {workers}", worker_num=workers, **given)
+    assert content(Path("of 1")) == content(Path("of 2"))
+    assert loss.calls == metric.calls == 0
+    start("of 1", resume=True, comm_round=3, **given)
+    for record in read_records(Path("of 1")):
+        assert record["test_metrics"]["Counting"] == pytest.approx(record["test_loss"])
+
+
 class Merging(nn.Linear):
     """A frozen layer that adds a trained part to its weight for a test, as LoRA does."""
 

@@ -99,7 +99,9 @@ def test_steps_are_counted_over_passes_of_a_loader() -> None:
     assert [len(list(epoch)) for epoch in batches.epochs(1, round_number=1)] == [2, 1]
     assert [len(list(epoch)) for epoch in batches.epochs(0, round_number=1)] == [0]
     parts = LoaderBatches(data, LocalSGD(0.5, 2, 0.1), torch.device("cpu"))
-    with pytest.raises(UserError, match=r"^train_args\.epochs: client 1's data: Counting: must"):
+    with pytest.raises(
+        UserError, match=r"^train_args\.epochs: client 1's data: Counting: .*which ends"
+    ):
         next(parts.epochs(1, round_number=1))
     listed = replace(data, train_loaders={1: [*loader]})
     parts = LoaderBatches(listed, LocalSGD(1.5, 2, 0.1), torch.device("cpu"))
@@ -148,6 +150,15 @@ def remembering() -> nn.Module:
     return model  # type: ignore[no-any-return]
 
 
+def coder(again: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    """Two layers, of which the second one's weight is made of the first one's."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    whole = torch.zeros(8, 4)  # in one memory, as on a GPU those of a recurrent layer are
+    model[0].weight = nn.Parameter(whole[:4])
+    model[1].weight = nn.Parameter(again(whole))
+    return model
+
+
 HIDING = nn.Linear(2, 2)
 vars(HIDING)["state_dict"] = dict  # without a weight
 LEAST = torch.tensor(torch.finfo(torch.float64).min, dtype=torch.float64)  # not in float32
@@ -162,6 +173,8 @@ LEAST = torch.tensor(torch.finfo(torch.float64).min, dtype=torch.float64)  # not
         (nn.utils.weight_norm(nn.Linear(2, 2)), "weight is computed .*parametrizations"),
         (remembering(), "last is computed .*detach"),
         (torch.jit.ScriptModule(), "is TorchScript"),
+        (coder(lambda whole: whole[:4].t()), "1.weight: has the memory of 0.weight, .* one Param"),
+        (coder(lambda whole: whole[3:7]), "1.weight: has the memory of 0.weight"),
         (buffered(LEAST), "seen: not finite"),
         (buffered(torch.ones(2) * 1j, persistent=False), "seen: torch.complex64"),
         (buffered(torch.ones(2).to_sparse()), "seen: torch.sparse_coo on cpu"),
@@ -170,6 +183,10 @@ LEAST = torch.tensor(torch.finfo(torch.float64).min, dtype=torch.float64)  # not
 def test_model_that_cannot_be_averaged_is_refused(model: nn.Module, problem: str) -> None:
     with pytest.raises(UserError, match=f"^model_args.model: mine:? .*{problem}"):
         own_copy(model, "mine", torch.float32)
+
+
+def test_parameters_side_by_side_in_one_memory_are_copied() -> None:
+    own_copy(coder(lambda whole: whole[4:]), "mine", torch.float32)
 
 
 @pytest.mark.slow

@@ -240,16 +240,37 @@ def test_model_that_trains_in_place_may_hold_itself(data: FederatedData) -> None
         (squared, [[0.0, 0.0]] * 2, [[0.0, 1.0], [1.0, 0.0]], r"argmax\(1\)"),
         (squared, [[0.0]] * 2, [0.0, 1.0, 2.0], "compares each output"),
         (lambda o, t: squared(o.squeeze(-1), t), [[0.0]] * 2, [0.0, 1.0], ""),
+        (lambda o, t: squared(o, t.unsqueeze(-1)), [[0.0]] * 2, [0.0, 1.0], ""),
     ],
 )
 def test_what_a_loss_makes_of_outputs(loss: Any, outputs: Any, targets: Any, warned: str) -> None:
     own, given = Loss("mine", loss, 10), (torch.tensor(outputs), torch.tensor(targets))
-    found = outputs_warnings(own, *given, 10, ())
+    found = outputs_warnings(own, *given, 10, (), {})
     assert len(found) == bool(warned)
     assert re.search(warned, "".join(found))
     if warned.startswith("no accuracy"):
         with pytest.raises(UserError, match=r"^validation_args\.metrics: f1_macro: "):
-            outputs_warnings(own, *given, 10, ["f1_macro"])
+            outputs_warnings(own, *given, 10, ["f1_macro"], {})
+
+
+@pytest.mark.parametrize(
+    ("metric", "warned"),
+    [
+        (lambda o, t: (o - t).abs().mean(), True),
+        (lambda o, t: ((o > 0).float() == t).float().mean(), True),
+        (lambda o, t: ((o > 0.5) == (t > 0.5)).float().mean(), True),
+        (lambda o, t: -(t * o.log() + (1 - t) * (1 - o).log()).mean(), True),
+        (lambda o, t: (o.flatten() - t).abs().mean(), False),
+        (lambda o, t: (o - t[:, None]).abs().mean(), False),
+        (lambda o, _: o.mean(), False),
+        (lambda o, t: (o[:, 0] * t).mean(), False),  # raises for outputs [n]
+    ],
+)
+def test_metric_of_each_output_with_all_targets_is_said(metric: Any, warned: bool) -> None:
+    given = torch.zeros(9, 1), (torch.arange(9) % 2).float()
+    found = outputs_warnings(LOSSES["bce_with_logits"], *given, 2, (), {"mine": metric})
+    said = ["validation_args.metrics: mine: with outputs [n, 1] and targets [n] it compares"]
+    assert [one[: len(said[0])] for one in found] == said * warned
 
 
 @pytest.mark.parametrize(
@@ -263,7 +284,7 @@ def test_what_a_loss_makes_of_outputs(loss: Any, outputs: Any, targets: Any, war
 def test_probabilities_under_a_loss_on_logits(loss: Loss, last: nn.Module, warned: bool) -> None:
     outputs = last(torch.randn(4, 2, requires_grad=True))
     targets = torch.eye(2).repeat(2, 1) if "cross" not in loss.name else torch.arange(4) % 2
-    found = "".join(outputs_warnings(loss, outputs, targets, 2, ["f1_macro"]))
+    found = "".join(outputs_warnings(loss, outputs, targets, 2, ["f1_macro"], {}))
     assert ("takes logits" in found) == warned
 
 

@@ -89,6 +89,19 @@ def test_figures_by_hand(runs: dict[str, Path]) -> None:
         fp.figures.accuracy(table.drop(columns="client_acc.worst"), column="client_acc.worst")
 
 
+def test_figures_leave_out_clients_without_an_accuracy(runs: dict[str, Path]) -> None:
+    """As those of a regression, beside others."""
+    rows = "round,client,samples,accuracy,loss\n4,0,4,,0.5\n"
+    (runs["PaperFedAvg"] / "clients.csv").write_text(rows)
+    table = fp.read_runs(*runs.values())
+    for draw in (fp.figures.client_distribution, fp.figures.client_quantiles):
+        ax = draw(table)
+        assert [line.get_label() for line in ax.lines] == ["FedNNNN"]
+        assert [text.get_text() for text in ax.texts] == ["FedNNNN"]
+        with pytest.raises(UserError, match=r"^runs: no client .* has an accuracy"):
+            draw(table[table["method"] == "FedAvg"])
+
+
 @pytest.mark.slow
 def test_report_has_them_and_what_reaches_a_target(runs: dict[str, Path], tmp_path: Path) -> None:
     folder = runs["FedNNNN"].parent

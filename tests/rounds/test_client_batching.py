@@ -250,6 +250,16 @@ def test_group_is_added_while_a_gpu_trains_the_next(
     assert content(tiny.folder / "expected") == content(tiny.folder / "found")
 
 
+class Annealed(nn.Module):
+    """A loss of which a trial sees no change: it counts its steps."""
+
+    steps = 0
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        self.steps += 1
+        return functional.cross_entropy(outputs, labels) / (1 if self.steps < 1000 else 2)
+
+
 def test_what_cannot_train_together_trains_alone(
     data: FederatedData, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,6 +282,7 @@ def test_what_cannot_train_together_trains_alone(
         (ours._replace(data=replace(data, train_labels=data.train_labels - 100)), SGD),
         (ours, adam),
         (ours._replace(data=by_class), replace(SGD, loss=weighted)),
+        (ours, replace(SGD, loss=Loss("annealed", Annealed()))),
     ]
     for inputs, sgd in cases:
         width = partial(widest_group, inputs.model, inputs.data, sgd, PLAIN)

@@ -70,6 +70,20 @@ def test_each_client_keeps_a_share_of_each_class_apart() -> None:
     assert torch.equal(hold_out_of_each(labels, clients, 0.25, seed=3)[1][0], held[0])
 
 
+def test_sample_of_several_places_is_held_out_of_all() -> None:
+    """Client 0 has each of its samples thrice, 1 two of 0's, and 2 two that others have."""
+    labels, shared = torch.arange(24) % 2, torch.tensor([3, 5])
+    clients = torch.arange(20).repeat(3), torch.cat([shared, torch.arange(20, 24)]), shared
+    for seed in range(20):
+        left, held = hold_out_of_each(labels, clients, 0.4, seed)
+        assert not {*torch.cat(left).tolist()} & {*torch.cat(held).tolist()}
+        for before, trains, tests in zip(clients, left, held, strict=True):
+            assert len(trains)
+            assert len({*tests.tolist()}) == len(tests)
+            assert [place for place in before.tolist() if place in trains] == trains.tolist()
+    assert 7 <= len(held[0]) <= 8
+
+
 def plain_results(
     model: nn.Module, data: FederatedData, images: Any, positions: Any
 ) -> tuple[int, float, float]:
