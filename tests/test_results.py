@@ -38,13 +38,14 @@ def test_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     assert page.count("\n| --- |") == 8
     page = " ".join(page.split())
     for name, said in (
-        ("exponent1.05-seed2", " and {:.1f} % with 1.9 (exponent 1.05, seed 2; "),
+        ("power_law/fedprox-exponent1.05-seed2", " and {:.1f} % with 1.9 (exponent 1.05, seed 2; "),
         (
-            "exponent1.059-seed0",
+            "power_law/fedprox-exponent1.059-seed0",
             "With 1.1 (exponent 1.059, seed 0, the same command) it has {:.1f} ",
         ),
+        ("iid_100/fedavg-b-seed0", "its best of 100 rounds is {:.2f} %, in round 90"),
     ):
-        with gzip.open(RESULTS / "power_law" / f"fedprox-{name}.jsonl.gz") as lines:
+        with gzip.open(RESULTS / f"{name}.jsonl.gz") as lines:
             best = max(json.loads(line)["test_acc"] for line in lines)
         assert said.format(100 * best) in page
 
