@@ -5,26 +5,22 @@ faster is not known before both have run on a GPU; ``gpu.py --training slots`` m
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.assembly.inputs import Inputs
-from fednnnn_plugin.client.correction import Correction
 from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.client.step_graphs import CudaCapture, StepGraphs
 from fednnnn_plugin.processes.workers import Step
-from fednnnn_plugin.rounds.batches import Batch, TensorBatches
+from fednnnn_plugin.rounds.batches import TensorBatches
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.transfer import to_device
-
-#: Returns the inputs and the labels of samples at ``positions``, staged.
-Stage = Callable[[Tensor], Batch]
 
 
 class Streams:
@@ -87,53 +83,50 @@ class _Slot:
                 self.graphs.clear()
 
 
-class Slots:
+class TrainInSlots:
     """:class:`LocalSGD` on clients side by side, each on a model and a stream of its own.
 
     A client's kernels are those that it has alone, and so are its bits: they depend neither on how
     many train beside it nor on the memory. Its steps are launched as CUDA graphs of the slot, one
-    for each size of a batch.
+    for each size of a batch. It takes the place of what the engine trains a group by.
     """
 
-    def __init__(self, sgd: LocalSGD, model: nn.Module, stage: Stage, streams: Streams) -> None:
-        self._sgd, self._model, self._stage, self._streams = sgd, model, stage, streams
+    def __init__(
+        self, inputs: Inputs, sgd: LocalSGD, batches: TensorBatches, seed: None, augmentation: None
+    ) -> None:
+        assert seed is None
+        assert augmentation is None
+        self._sgd, self._model, self._batches = sgd, inputs.model, batches
+        on_gpu = inputs.device.type == "cuda"
+        self._streams = CudaStreams(inputs.device) if on_gpu else Streams()
         self._slots: list[_Slot] = []
 
-    def train(
-        self, start: ModelState, orders: Sequence[Sequence[Tensor]], before_step: Step
+    def __call__(
+        self, replica: Replica, number: int, group: Group, correction: None, before_step: Step
     ) -> ModelState:
-        """Train clients that all start from one model; return their models, ``[m, d]``."""
+        assert correction is None
         if not self._slots:
             kinds = map(self._streams.graphs, range(self._streams.count))
             self._slots = [_Slot(self._sgd, self._model, graphs) for graphs in kinds]
-        trained, loads = start.many(len(orders)), [0] * len(self._slots)
-        with self._side_by_side():
-            for place, order in enumerate(orders):
-                number = min(range(len(loads)), key=loads.__getitem__)
-                loads[number] += sum(map(len, order))
-                with self._streams.on(number):
-                    epochs = [to_device(epoch, start.vector.device) for epoch in order]
-                    self._train_one(self._slots[number], start, epochs, before_step)
-                    state = self._slots[number].replica.state
-                    for rows, tensor in zip(trained.tensors, state.tensors, strict=True):
-                        rows[place].copy_(tensor)
+        start, loads = replica.state, [0] * len(self._slots)
+        trained = start.many(len(group))
+        self._streams.begin()
+        for place, client in enumerate(group):
+            orders = self._batches.orders(client, number)
+            least = min(range(len(loads)), key=loads.__getitem__)
+            loads[least] += sum(map(len, orders))
+            with self._streams.on(least):
+                epochs = [to_device(order, start.vector.device) for order in orders]
+                slot = self._slots[least]
+                self._train_one(slot, start, epochs, before_step)
+                for rows, tensor in zip(trained.tensors, slot.replica.state.tensors, strict=True):
+                    rows[place].copy_(tensor)
+        self._streams.end()
         return trained
 
     def give_back_memory(self) -> None:
         """Let go of the slots, and of the graphs that are of them."""
         self._slots = []
-
-    @contextmanager
-    def _side_by_side(self) -> Iterator[None]:
-        """Compute on the streams; whatever ends it, nothing is left running on its memory."""
-        self._streams.begin()
-        try:
-            yield
-        except BaseException:
-            self.give_back_memory()
-            raise
-        finally:
-            self._streams.end()
 
     def _train_one(
         self, slot: _Slot, start: ModelState, epochs: Sequence[Tensor], before_step: Step
@@ -151,29 +144,5 @@ class Slots:
                     step()
 
     def _step(self, slot: _Slot, samples: int) -> None:
-        slot.step(*self._stage(slot.positions[:samples]))
-
-
-class TrainInSlots:
-    """Trains a group in slots; what the engine makes of a recipe is replaced by it."""
-
-    def __init__(self, inputs: Inputs, sgd: LocalSGD, batches: TensorBatches, *_: object) -> None:
-        self._batches, on_gpu = batches, inputs.device.type == "cuda"
-        streams = CudaStreams(inputs.device) if on_gpu else Streams()
-        self._slots = Slots(sgd, inputs.model, self._stage, streams)
-        self.give_back_memory = self._slots.give_back_memory
-
-    def __call__(
-        self,
-        replica: Replica,
-        number: int,
-        group: Group,
-        correction: Correction | None,
-        before_step: Step,
-    ) -> ModelState:
-        orders = [self._batches.orders(client, number) for client in group]
-        return self._slots.train(replica.state, orders, before_step)
-
-    def _stage(self, positions: Tensor) -> Batch:
-        held = self._batches
-        return held.staged((held.images[positions], held.labels[positions]))
+        held, positions = self._batches, slot.positions[:samples]
+        slot.step(*held.staged((held.images[positions], held.labels[positions])))

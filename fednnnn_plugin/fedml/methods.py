@@ -64,8 +64,13 @@ def refuse_near_miss(args: Any) -> None:
         raise UserError("federated_optimizer", why)
 
 
-def warn_of_keys_without_effect(args: Any) -> None:
-    """Say which keys of ours stand beside a method of FedML's, which does not read them."""
+def warn_of_what_is_not_ours(args: Any) -> None:
+    """Say which keys of ours a method of FedML's does not read, and which name is of both."""
+    if getattr(args, "federated_optimizer", None) == "FedDyn":
+        _log.warning(
+            "federated_optimizer: FedDyn: FedML's own runs; fednnnn-plugin's runs by fedml run, "
+            "fednnnn run or fp.run"
+        )
     given = [key for key in _OUR_KEYS if getattr(args, key, None) is not None]
     if getattr(args, "defense_type", None) == "trimmed_mean":
         given = [key for key in given if key != "beta"]
@@ -75,15 +80,6 @@ def warn_of_keys_without_effect(args: Any) -> None:
             "fednnnn-plugin's, or give FedMLRunner a FedNNNNAggregator",
             ", ".join(given),
             getattr(args, "federated_optimizer", None),
-        )
-
-
-def warn_of_a_name_of_both(args: Any) -> None:
-    """Say that FedML's own method runs where ours has the same name, as FedDyn alone has."""
-    if getattr(args, "federated_optimizer", None) == "FedDyn":
-        _log.warning(
-            "federated_optimizer: FedDyn: FedML's own runs; fednnnn-plugin's runs by fedml run, "
-            "fednnnn run or fp.run"
         )
 
 

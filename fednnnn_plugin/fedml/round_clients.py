@@ -129,8 +129,12 @@ class RoundClients:
         """
         sent = self._sent_norms.get(client.client, client.sent_norm)
         change = sent - client.sent_norm
-        clipped = (abs(change) if global_privacy() else change) > 0.001 * client.sent_norm
-        return client._replace(sent_norm=sent, clipped=client.clipped or clipped)
+        if global_privacy():
+            change = abs(change)
+        elif str(getattr(self._args, "defense_type", "")).strip() != "norm_diff_clipping":
+            change = 0.0  # an attack's, say
+        clipped = client.clipped or change > 0.001 * client.sent_norm
+        return client._replace(sent_norm=sent, clipped=clipped)
 
     def _id(self, position: int) -> int | str:
         """Return a client as FedML's log names it: the rank that it sends from."""

@@ -90,9 +90,9 @@ def with_values(runs: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     columns |= {WORST_10: "client_acc.worst_10"}
     check_known(TARGET, metric, [name for name, of in columns.items() if of in runs])
     declared = runs["metric"] == metric
-    lower = runs["lower_is_better"].where(declared, _is_loss(metric)).astype(bool)
-    column = columns[metric]
-    return runs.assign(value=runs[column], metric=metric, column=column, lower_is_better=lower)
+    lower = runs["lower_is_better"][declared].any() if declared.any() else _is_loss(metric)
+    judged = {"metric": metric, "column": columns[metric], "lower_is_better": bool(lower)}
+    return runs.assign(value=runs[columns[metric]], **judged)
 
 
 def _with_values(line: pd.DataFrame) -> pd.DataFrame:
@@ -108,7 +108,7 @@ def _with_values(line: pd.DataFrame) -> pd.DataFrame:
 
 
 def _is_loss(metric: str) -> bool:
-    return metric.endswith("loss")
+    return metric.endswith("loss") and not metric.startswith("neg_")
 
 
 def _final_values(runs: pd.DataFrame) -> pd.Series[float]:

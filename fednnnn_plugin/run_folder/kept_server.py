@@ -73,14 +73,15 @@ class KeptServer:
             raise UserError("trainable", "nothing", "must be at least one floating point array")
         self._server, self._state_path = Server(rule, settings, layout), state_path
         self._longest = max_client_norm
-        self._state, self.done = self._server.start(model), 0
-        self._seed = secrets.randbits(62)  # of what the rule draws
+        self._seed, self.done = secrets.randbits(62), 0  # the seed is of what the rule draws
         begun = state_path is not None and state_path.exists()
         if state_path is not None and begun:
             tensors, self.done = read_state(state_path, "state_path", rule.name)
+        if self.done:  # a state of no round only says that a first record is its own
             self._seed = int(tensors.pop(_SEED, self._seed))
             self._state = restored(self._server, tensors, f"state_path: {state_path}")
         else:
+            self._state = self._server.start(model)
             check_start(model, [entry.name for entry in layout.entries], "initial model")
             for name in layout.buffers:
                 if model[name].is_floating_point() and model[name].isnan().any():
@@ -161,16 +162,18 @@ class KeptServer:
 
 
 def _check_tied(model: State, trained: Iterable[str], buffers: Iterable[str]) -> None:
-    """Refuse a buffer with the values of a trained tensor: a tied one whose other name is given.
+    """Refuse a buffer with the values of a trained tensor: most likely a tied one's other name.
 
     Tensors of one value throughout, such as zeros, may be alike by chance.
     """
     for first, name in product(trained, buffers):
         one, other = model[first], model[name]
         alike = (one.shape, one.dtype) == (other.shape, other.dtype) and one.equal(other)
-        if alike and one.unique().numel() > 1:
-            given = f"{shown(name)} is as {shown(first)}"
-            raise UserError("trainable", given, "name both, or pass the model")
+        if alike and (one != one.flatten()[:1]).any():
+            given = f"{shown(name)} has the values of {shown(first)}"
+            raise UserError(
+                "trainable", given, "if they are tied, name both; if not, pass the model"
+            )
 
 
 def _with_counts(model: State, trainable: object) -> dict[str, Tensor]:

@@ -178,8 +178,8 @@ def _warn_of_changes(
 ) -> None:
     """Say which settings the earlier rounds had otherwise: a folder has one ``recipe.yaml``."""
     for section, values in now.items():
-        given = before.get(section)
-        old = given if isinstance(given, dict) else {}
+        old = before.get(section)
+        old = old if isinstance(old, dict) else {}
         for key in {**old, **values}:
             stored, value = old.get(key), values.get(key)
             if key not in _OF_A_START and stored != value:

@@ -247,6 +247,7 @@ def test_last_round_under_privacy_hands_over_the_served_model(secured, tmp_path)
     [
         (CLIPPING | {"norm_bound": 2.5}, 0.0, (True, True, False)),
         (PRIVACY | {"max_grad_norm": 2.5}, -4.0, (False, True, True)),
+        (ZEROING, 0.0, (False, False, False)),
     ],
 )
 def test_clipped_clients_are_recorded_as_sent(settings, value, clipped, secured, tmp_path) -> None:

@@ -225,7 +225,7 @@ def test_tied_tensor_of_which_one_name_is_given_is_refused() -> None:
     """As by ``named_parameters()``: under the other name it would be averaged, not moved."""
     net = Net()
     names, clients = [name for name, _ in net.named_parameters()], {1: step(1.0), 2: step(3.0)}
-    tied = r"^trainable: 'second\.weight' is as 'first\.weight': name both, or pass the model$"
+    tied = r"^trainable: 'second\.weight' has the values of 'first\.weight': if they are tied"
     with pytest.raises(fp.UserError, match=tied):
         start(FedNNNN(beta=0.7, gamma=0.6, trainable=names), clients, net.state_dict())
     both = FedNNNN(beta=0.7, gamma=0.6, trainable=[*names, "second.weight"])
@@ -590,3 +590,6 @@ def test_record_has_what_the_server_tests(tmp_path: Path, caplog) -> None:
     assert caplog.text.count("accuracy 85.0: not in [0, 1]") == 1
     assert [one["client"] for one in first["by_client"]] == ["node 1", "node 2"]
     assert len(fp.read_runs(tmp_path)) == 3
+    looks_on = FedNNNN(beta=0.7, gamma=0.6, metrics_path=tmp_path / "looks on")
+    looks_on.start(grid, ArrayRecord(ZERO), 1, evaluate_fn=lambda *_: None)
+    assert read_records(tmp_path / "looks on")[0]["test_acc"] == 0.5

@@ -328,14 +328,21 @@ def test_first_metric_judges(make_run, lower: bool) -> None:
     assert rounds == ([2, 2] if lower else [1, 1])
 
 
-@pytest.mark.parametrize(("also", "best"), [((), ("eval_loss", 0.5)), (["f1"], ("f1", 0.75))])
-def test_metric_that_ends_in_loss_is_better_if_lower(make_run, also, best: tuple) -> None:
+@pytest.mark.parametrize(
+    ("names", "best"),
+    [
+        (["eval_loss"], ("eval_loss", 0.5)),
+        (["eval_loss", "f1"], ("f1", 0.75)),
+        (["neg_log_loss"], ("neg_log_loss", 0.75)),
+    ],
+)
+def test_metric_that_ends_in_loss_is_better_if_lower(make_run, names, best: tuple) -> None:
     """As a Flower app's ``eval_loss``, which no recipe names; another metric judges before it."""
-    values = dict.fromkeys(["eval_loss", *also], 0.75)
+    values = dict.fromkeys(names, 0.75)
 
     def change(line: dict) -> None:
         line.update(test_acc=None, test_loss=None, test_metrics=dict(values))
-        values["eval_loss"] = 0.5
+        values[names[0]] = 0.5
 
     runs = fp.read_runs(make_run("FedNNNN", change=change))
     (row,) = fp.summary(runs).to_dict("records")

@@ -23,11 +23,11 @@ def advance(server: KeptServer) -> None:
 def test_first_round_that_was_killed_before_its_state_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record is there; without any state it is of another federation."""
+    """With the model of that start. Without any state the record is of another federation."""
     write, state = kept_server.write_state, tmp_path / "state"
 
-    def made() -> KeptServer:
-        model = {"w": torch.zeros(3)}
+    def made(value: float = 0.0) -> KeptServer:
+        model = {"w": torch.full((3,), value)}
         given = (RULES["FedNNNN"], {"beta": 0.7, "gamma": 0.6}, model, None, "uniform", None)
         return KeptServer(*given, state, tmp_path)
 
@@ -41,7 +41,9 @@ def test_first_round_that_was_killed_before_its_state_is_done_again(
         advance(made())
     monkeypatch.undo()
     assert len(read_records(tmp_path)) == 1
-    advance(made())
+    server = made(1.0)
+    assert server.served["w"].tolist() == [1.0] * 3
+    advance(server)
     advance(made())
     assert [record["round"] for record in read_records(tmp_path)] == [1, 2]
     state.unlink()

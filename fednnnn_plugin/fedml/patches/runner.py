@@ -12,9 +12,8 @@ from fednnnn_plugin.fedml.methods import (
     names_ours,
     refuse_near_miss,
     simulates_ours,
-    warn_of_a_name_of_both,
-    warn_of_keys_without_effect,
     warn_of_the_proximal_term,
+    warn_of_what_is_not_ours,
 )
 from fednnnn_plugin.fedml.patches import wrap
 
@@ -41,8 +40,7 @@ def _simulation(
                 "set federated_optimizer: FedNNNN, and leave it out or give your tester instead",
             )
     if not ours:
-        warn_of_a_name_of_both(args)
-        warn_of_keys_without_effect(args)
+        warn_of_what_is_not_ours(args)
         return original(runner, args, *rest, **named)
     hook.require()
     from fednnnn_plugin.fedml.simulator import Simulator
@@ -69,7 +67,7 @@ def _cross_silo(
     refuse_near_miss(args)
     if not names_ours(args):
         if getattr(args, "role", None) == "server" and not is_our_aggregator(server_aggregator):
-            warn_of_keys_without_effect(args)
+            warn_of_what_is_not_ours(args)
         return original(runner, args, device, dataset, model, client_trainer, server_aggregator)
     hook.require()
     from fednnnn_plugin.fedml.processes import end_federation_together
