@@ -20,7 +20,7 @@ _OF_A_MACHINE = (*PLACEMENT, "data_args.data_cache_dir", "data_args.download")
 
 
 def check_same_start(recipe: Recipe, mode: Mode, ranks: Ranks, *, only_check: bool) -> None:
-    """Refuse ranks with another recipe, other options, another version or other instructions.
+    """Refuse ranks that were started with another recipe, other options or another version.
 
     They would mix what they compute, or wait for each other for ever.
     """
@@ -29,8 +29,6 @@ def check_same_start(recipe: Recipe, mode: Mode, ranks: Ranks, *, only_check: bo
     versions = {"fednnnn-plugin": fednnnn_plugin.__version__, "numpy": np.__version__}
     versions["torch"] = torch.__version__.partition("+")[0]  # what follows is of the device
     facts: dict[str, object] = {f"version of {name}": number for name, number in versions.items()}
-    instructions = torch.backends.cpu.get_cpu_capability()
-    facts["CPU instructions (ATEN_CPU_CAPABILITY limits them)"] = instructions
     for key, value in resolved(recipe).items():
         if key not in _OF_A_MACHINE and not key.startswith("tracking_args."):
             facts[key] = value
@@ -39,10 +37,13 @@ def check_same_start(recipe: Recipe, mode: Mode, ranks: Ranks, *, only_check: bo
 
 
 def check_same_inputs(inputs: Inputs, ranks: Ranks) -> None:
-    """Refuse ranks with other data, another split or model, or other code of the user's."""
+    """Refuse ranks with other data, another split or model, other code of the user's, or CPUs."""
     if ranks.size == 1:
         return
     data, facts = inputs.data, dict[str, object](parts_of(inputs.fingerprint))
+    if inputs.device.type == "cpu":
+        instructions = torch.backends.cpu.get_cpu_capability()
+        facts["CPU instructions (ATEN_CPU_CAPABILITY limits them)"] = instructions
     clients = range(data.num_clients)
     facts["data (sizes of the clients)"] = [*map(data.client_size, clients)]
     facts["model (weights)"] = tensors_digest(named_tensors(inputs.model).items())

@@ -57,7 +57,7 @@ class AvailabilityFile:
             raise UserError(
                 where,
                 f"round {covered + 1}: no client is available",
-                "must have all rounds from the start: a run is not resumed with another file",
+                "must cover every round now: a run cannot be resumed with another file",
             )
 
     def __call__(self, number: int) -> Iterable[int]:

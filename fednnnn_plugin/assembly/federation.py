@@ -147,10 +147,10 @@ def _describe(recipe: Recipe, inputs: Inputs, files: RunFolder) -> None:
 
 def _name_anew(recipe: Recipe, files: RunFolder) -> None:
     """Give a run that has finished the label that it is resumed with, if there is one."""
-    label = recipe.tracking_args.label
-    if label not in (None, _label_in(files)):
-        stored = read_mapping(files.recipe, "recipe")
-        stored.setdefault("tracking_args", {})["label"] = label
+    stored, label = read_mapping(files.recipe, "recipe"), recipe.tracking_args.label
+    tracking = stored.setdefault("tracking_args", {})
+    if label not in (None, tracking.get("label")):
+        tracking["label"] = label
         with files.locked("resume"):
             write_atomically(files.recipe, write_yaml(stored).encode())
 

@@ -12,6 +12,16 @@ from torch import Tensor, nn
 from fednnnn_plugin.client.replica import saved_tensors
 from fednnnn_plugin.errors import UserError, printable, some_of
 
+_LOSS = "train_args.loss"
+_OF_LOSS = (
+    "a loss must hold no model and no parameters of its own: the model's forward() returns what "
+    "the loss needs"
+)
+_OF_MODEL = (
+    "make it in the model's __init__ and register it there (as an nn.Parameter, a layer of a list "
+    "in nn.ModuleList), or freeze it with requires_grad_(False)"
+)
+
 
 class Form(NamedTuple):
     """What must not change of a parameter, or of a buffer that is saved."""
@@ -64,7 +74,7 @@ class Reach:
         """
         _check_forms(self._where, self._forms, _forms(self._copied))
         lasting = {id(leaf) for each in again for leaf in _leaves(each)}
-        for begin, source in ((outputs, self._where), (loss, "train_args.loss")):
+        for begin, source in ((outputs, self._where), (loss, _LOSS)):
             self.check_original(begin, source)
             for leaf in _leaves(begin):
                 foreign = id(leaf) not in self._own
@@ -73,9 +83,7 @@ class Reach:
                         source,
                         f"gradients reach a {type(leaf).__name__} of {list(leaf.shape)} that is "
                         "none of the model's parameters, so that no client trains it",
-                        "make it in the model's __init__ and register it there (as an "
-                        "nn.Parameter, a layer of a list in nn.ModuleList), or freeze it with "
-                        "requires_grad_(False)",
+                        _OF_LOSS if source == _LOSS else _OF_MODEL,
                     )
         for name, version in _versions(self._given).items():
             if version != self._versions[name]:

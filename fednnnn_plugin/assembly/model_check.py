@@ -106,13 +106,13 @@ def _sharing_memory(model: nn.Module) -> tuple[str, str] | None:
             stored[place, parameter.dtype].append((name, parameter))
     for beside in (several for several in stored.values() if len(several) > 1):
         first = beside[0][1]
-        places = torch.arange(first.untyped_storage().nbytes() // first.element_size())
-        owners = torch.full_like(places, -1)
+        count = first.untyped_storage().nbytes() // first.element_size()
+        owners = torch.full((count,), -1, dtype=torch.int32)
         for number, (name, each) in enumerate(beside):
-            own = places.as_strided(each.shape, each.stride(), each.storage_offset())
-            if (other := int(owners[own].max())) >= 0:
+            own = owners.as_strided(each.shape, each.stride(), each.storage_offset())
+            if (other := int(own.max())) >= 0:
                 return beside[other][0], name
-            owners[own] = number
+            own.copy_(torch.full_like(own, number))
     return None
 
 

@@ -77,8 +77,8 @@ def _of_pairs(
 ) -> Iterator[str]:
     """Say which functions compare each output ``[n, 1]`` with all targets ``[n]``.
 
-    Such a value is the same in whatever order the outputs are, and is not where both have one
-    shape.
+    Such a value stays the same in any order of the outputs; with outputs and targets of one shape
+    it does not.
     """
     given, wanted = (tensor.shape[1:] for tensor in (outputs, targets))
     if sorted(map(list, (given, wanted))) != [[], [1]]:

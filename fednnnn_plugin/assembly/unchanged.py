@@ -108,8 +108,8 @@ def has_own_fingerprint(folder: RunFolder) -> bool:
 def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerprint) -> None:
     """Refuse to resume a run of something else; one from before there were fingerprints goes.
 
-    Another kind of device computes other bits. Other versions, instructions of a CPU or GPUs may,
-    which is a warning; the code is not compared under another minor version of Python, whose texts
+    Another kind of device computes other bits. Other versions, CPU instructions or GPUs may, so
+    there is a warning; the code is not compared under another minor version of Python, whose texts
     and bytecode may differ.
     """
     if not folder.fingerprint.exists():
@@ -131,7 +131,8 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerpr
     if changed := [
         f"{name} {printable(was[name])}, now {value}"
         for name, value in {**begun[_VERSIONS], **now}.items()
-        if name != "name" and was.get(name, value) != value  # which has the number of cores or GPU
+        if name != "name"
+        and was.get(name, value) != value  # also has the number of cores, or the GPU's place
     ]:
         uncompared = "" if same_python else "; its code is not compared"
         _log.warning(

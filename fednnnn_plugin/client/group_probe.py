@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -85,15 +86,23 @@ def _is_mean(
 ) -> bool:
     """Tell whether a loss keeps nothing, and is the mean of the losses of its samples."""
     loss = loss.fresh(torch.device("cpu"))
-    kept = getattr(loss.mean, "__dict__", {})
     inputs = normalisation(images) if normalisation else images
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     with torch.no_grad(), isolated_generators(_SEED, "client"):
         outputs = copy.deepcopy(model).eval()(inputs)
         each = [loss(one[None], label[None]) for one, label in zip(outputs, labels, strict=True)]
-        before = marks_of(kept)  # what the first calls keep, such as a table, may stay
+        before = _kept(loss.mean)  # what the first calls keep, such as a table, may stay
         is_mean = torch.allclose(loss(outputs, labels), torch.stack(each).mean())
-        return is_mean and marks_of(kept) == before
+        return is_mean and _kept(loss.mean) == before
+
+
+def _kept(function: object) -> list[object]:
+    """Return what tells whether a loss has changed what it keeps."""
+    while isinstance(function, partial):
+        function = function.func
+    function = getattr(function, "__self__", function)
+    parts = function.modules() if isinstance(function, nn.Module) else [function]
+    return [marks_of(getattr(each, "__dict__", {})) for each in parts]
 
 
 def _are_alike(model: nn.Module, group: GroupSGD) -> bool:

@@ -39,8 +39,8 @@ def hold_out_of_each(
 
     Of a client's n samples it is tested on ``fraction * n``, rounded, at least 1 and at most n - 1,
     with the classes in its proportions; of a single sample on none. Both keep the client's order. A
-    sample that it has several times is one, and no client trains on what is drawn of another; one
-    of which all would be drawn keeps its first.
+    sample that a client has several times counts once. What is drawn of any client is trained on
+    by none; a client of which all would be drawn keeps its first.
     """
     held, drawn = list[Tensor](), torch.zeros(len(labels), dtype=torch.bool)
     for client, positions in enumerate(clients):

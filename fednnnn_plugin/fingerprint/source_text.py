@@ -77,7 +77,7 @@ def _place(code: CodeType, text: str) -> int:
     same = (each for each in _compiled(text) if _qualified(each) == name and _bytecode(each) == ran)
     places = [each.co_firstlineno for each in same]
     if not places:
-        _say_changed(code.co_filename, text)
+        _warn_once(code.co_filename, text)
         raise SyntaxError
     return min(places, key=lambda place: abs(place - code.co_firstlineno))
 
@@ -96,7 +96,7 @@ def _compiled(text: str) -> list[CodeType]:
 
 
 @cache
-def _say_changed(file: str, text: str) -> None:
+def _warn_once(file: str, text: str) -> None:
     """Say once of a file's ``text`` that another runs."""
     said = "%s: was changed since it was imported, and what runs is as it was: reload it"
     _log.warning(said, printable(file))
@@ -240,8 +240,12 @@ def _read(*nodes: ast.AST) -> Source:
                     changed |= _last_name(value)
             case ast.Subscript(value=value) if not isinstance(node.ctx, ast.Load):
                 changed |= _last_name(value)
-            case ast.Call(func=ast.Attribute(value=value, attr=attr)) if _is_in_place(attr):
+            case ast.Call(func=ast.Attribute(value=value, attr=attr), args=args) if (
+                _is_in_place(attr) or attr == "copyto"
+            ):
                 changed |= _last_name(value)
+                if args and (attr == "copyto" or "init" in _last_name(value)):
+                    changed |= _last_name(args[0])  # np.copyto(memo, ...), nn.init.ones_(memo)
             case ast.keyword(arg="out", value=value):
                 changed |= _last_name(value)
             case ast.Global() | ast.Nonlocal():
@@ -256,13 +260,18 @@ def _read(*nodes: ast.AST) -> Source:
 
 def _is_in_place(method: str) -> bool:
     """Tell whether a tensor's method of this name changes it, as ``add_`` and not ``__init__``."""
-    return f"{method.rstrip('_')}_" == method
+    return method.endswith("_") and not method.endswith("__")
 
 
 def _last_name(node: ast.AST) -> set[str]:
-    """Return ``memo`` of ``memo``, of ``self.memo`` and of ``self.memo[key]``."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
+    """Return ``memo`` of it, ``self.memo``, ``memo[key]``, ``memo.data`` and ``memo.t()``."""
+    match node:
+        case (
+            ast.Subscript(value=of)
+            | ast.Attribute(value=of, attr="data")
+            | ast.Call(func=ast.Attribute(value=of))
+        ):
+            return _last_name(of)
     return {getattr(node, "attr", "") or getattr(node, "id", "")}
 
 

@@ -67,9 +67,9 @@ def device_name(device: torch.device) -> str:
 
 
 def device_facts(device: torch.device) -> dict[str, str]:
-    """Return what a device's bits may depend on: its kind and name, its driver and libraries.
+    """Return what bits may depend on: a CPU's instructions, or a GPU, its driver and libraries.
 
-    Or a CPU's instructions. The name has the number of cores, or which GPU of a machine it is.
+    ``name`` also says how many cores there are, or which GPU of the machine it is.
     """
     facts = {"kind": device.type, "name": device_name(device)}
     if device.type != "cuda":

@@ -36,8 +36,8 @@ def _loader_steps(data: LoaderData, client: int, sgd: LocalSGD) -> int:
         raise UserError(
             "train_args.epochs",
             f"client {client}'s data: {type(loader).__name__}",
-            "must have a length, which a part of an epoch or a client_method needs; or, for one "
-            "which ends, set local_steps instead of epochs",
+            "must have a length, which a part of an epoch or a client_method needs; or, if it "
+            "ends by itself, set local_steps instead of epochs",
         ) from error
 
 

@@ -111,7 +111,7 @@ def tally(
         total = F.cross_entropy(outputs.double(), targets, reduction="sum", ignore_index=IGNORED)
     else:
         samples = torch.full_like(counted, len(targets))
-        # Whoever tests the batches before it.
+        # A copy for each batch: no matter which process tested the batches before it.
         total = loss.fresh(outputs.device)(outputs, targets).double() * len(targets)
     correct = nothing if predicted is None else (predicted == targets).sum()
     classified = nothing if predicted is None else counted

@@ -48,13 +48,18 @@ class Stop:
         """Say why a run of these tests, in their order, ends after the last one, if it does.
 
         Raises:
-            RunError: the tests have no accuracy, or no value of another name, which ``metric`` is.
+            RunError: no test has a value named ``metric``, or it is the accuracy and none was
+                measured.
         """
         tests = list(tests)
         if not tests:
             return None
-        named = {item for test in tests for item in test.values.items()} - {(ACCURACY, None)}
-        measured = {name for name, _ in named}
+        measured = {
+            name
+            for test in tests
+            for name, value in test.values.items()
+            if name != ACCURACY or value is not None
+        }
         metric = self.metric or (ACCURACY if ACCURACY in measured else LOSS)
         if metric not in measured:
             raise RunError(

@@ -52,9 +52,9 @@ class RunFolder:
         self.clients = path / "clients"
         self._lock = path / ".lock"
         tables = (path / CLIENTS, path / CLASSES)
-        of_results = (self.metrics, self.directions, *tables, self.summary, self.model)
-        self._files = (self.recipe, self.fingerprint, self.widths, *of_results, self.log)
         published = path / "metrics.jsonl.gz"
+        of_results = (self.metrics, published, self.directions, *tables, self.summary, self.model)
+        self._files = (self.recipe, self.fingerprint, self.widths, *of_results, self.log)
         self._signs = (self._lock, self.fingerprint, self.metrics, published)  # one tells a run
         self._held: os.stat_result | None = None  # the lock's file, while this process has it
         self._tracked = (path / "tensorboard", path / "wandb")  # of those who follow a run
@@ -76,22 +76,21 @@ class RunFolder:
             if path.is_symlink() or not fits:
                 kind = "folder" if path in folders else "regular file"
                 raise UserError(OUTPUT, f"{path}: not a {kind}", "move it away")
-        if mode == "resume":
-            if not self._is_run():
-                allowed = f"leave {RESUME} out to begin one"
-                raise UserError(RESUME, f"{self.path}: it holds no run", allowed)
-            if self.recipe not in there and self.holds_rounds():
-                allowed = f"put it back, or begin anew with {OVERWRITE}"
-                raise UserError(RESUME, f"{self.recipe}: missing", allowed)
-        elif not self._is_run():
-            replaced = there if mode == "new" else [path for path in there if path not in folders]
-            if replaced:
-                allowed = "move it away, or choose another folder"
-                raise UserError(OUTPUT, f"{replaced[0]}: not a run's", allowed)
-        elif mode == "new" and (self._lock not in there or self.holds_rounds()):
-            allowed = (
-                f"continue with {RESUME}, replace it with {OVERWRITE}, or choose another folder"
-            )
+        is_run = self._is_run()
+        if mode == "overwrite" and not is_run:
+            there = [path for path in there if path not in folders]  # which it leaves
+        if mode == "resume" and not is_run:
+            allowed = f"leave {RESUME} out to begin one"
+            raise UserError(RESUME, f"{self.path}: it holds no run", allowed)
+        if mode == "resume" and self.recipe not in there and self.holds_rounds():
+            allowed = f"put it back, or begin anew with {OVERWRITE}"
+            raise UserError(RESUME, f"{self.recipe}: missing", allowed)
+        if mode != "resume" and there and not is_run:
+            allowed = "move it away, or choose another folder"
+            raise UserError(OUTPUT, f"{there[0]}: not a run's", allowed)
+        if mode == "new" and is_run and (self._lock not in there or self.holds_rounds()):
+            either = f"continue with {RESUME}, replace it with {OVERWRITE}"
+            allowed = f"{either}, or choose another folder"
             raise UserError(OUTPUT, f"{self.path}: it already holds a run", allowed)
 
     def check_free(self) -> None:

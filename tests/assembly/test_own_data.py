@@ -100,7 +100,7 @@ def test_steps_are_counted_over_passes_of_a_loader() -> None:
     assert [len(list(epoch)) for epoch in batches.epochs(0, round_number=1)] == [0]
     parts = LoaderBatches(data, LocalSGD(0.5, 2, 0.1), torch.device("cpu"))
     with pytest.raises(
-        UserError, match=r"^train_args\.epochs: client 1's data: Counting: .*which ends"
+        UserError, match=r"^train_args\.epochs: client 1's data: Counting: .*ends by itself"
     ):
         next(parts.epochs(1, round_number=1))
     listed = replace(data, train_loaders={1: [*loader]})

@@ -176,6 +176,16 @@ def test_gradients_that_no_client_would_apply(
         check_model(model, "mine", of_forms(data, form), SGD, given)
 
 
+class Holding:
+    """A loss object that holds the model."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) + self.net.own.weight.square().sum()
+
+
 def test_loss_that_reaches_what_no_client_trains(data: FederatedData) -> None:
     given = Net(add(), plain)
     near = Loss("near", lambda o, t: F.cross_entropy(o, t) + given.own.weight.square().sum())
@@ -190,6 +200,7 @@ def test_loss_that_reaches_what_no_client_trains(data: FederatedData) -> None:
     for loss, named in (
         (near, r"own\.weight of the model that"),
         (SUM_LEFT, r"\[10\] that is none"),
+        (Loss("holding", Holding(given)), "must hold no model"),
     ):
         with pytest.raises(UserError, match=f"^train_args.loss: .*{named}"):
             check_model(model, "mine", data, replace(SGD, loss=loss), given)

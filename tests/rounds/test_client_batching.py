@@ -260,6 +260,17 @@ class Annealed(nn.Module):
         return functional.cross_entropy(outputs, labels) / (1 if self.steps < 1000 else 2)
 
 
+class Wrapped(nn.Module):
+    """A loss that holds another."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self.inner(outputs, labels)
+
+
 def test_what_cannot_train_together_trains_alone(
     data: FederatedData, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -275,6 +286,7 @@ def test_what_cannot_train_together_trains_alone(
     by_class = replace(data, train_images=data.train_images[rank], train_labels=labels)
     weights = torch.tensor([1.0] * 7 + [50.0] * 3, dtype=torch.float64)
     weighted = Loss("weighted", lambda x, y: functional.cross_entropy(x, y, weights.to(x.dtype)))
+    annealed = Annealed(), Wrapped(Annealed()), Annealed().forward, partial(Annealed())
     cases = [
         *((ours._replace(model=model), SGD) for model in (mixing, drawing, embedding)),
         (ours._replace(data=LoaderData({0: []}, {0: 1}, [], 10)), SGD),
@@ -282,7 +294,7 @@ def test_what_cannot_train_together_trains_alone(
         (ours._replace(data=replace(data, train_labels=data.train_labels - 100)), SGD),
         (ours, adam),
         (ours._replace(data=by_class), replace(SGD, loss=weighted)),
-        (ours, replace(SGD, loss=Loss("annealed", Annealed()))),
+        *((ours, replace(SGD, loss=Loss("annealed", loss))) for loss in annealed),
     ]
     for inputs, sgd in cases:
         width = partial(widest_group, inputs.model, inputs.data, sgd, PLAIN)

@@ -70,6 +70,12 @@ def test_a_users_own_files_are_no_run(tmp_path: Path, name: str) -> None:
     assert not RunFolder(tmp_path).holds_rounds()
 
 
+def test_published_run_is_replaced_whole(tmp_path: Path) -> None:
+    put({"recipe.yaml": "r", "metrics.jsonl.gz": ""}, tmp_path)
+    with RunFolder(tmp_path).locked("overwrite"):
+        assert not (tmp_path / "metrics.jsonl.gz").exists()
+
+
 def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
     for name in (".lock", CHECKPOINT, "wandb"):
         path = tmp_path / name
