@@ -766,14 +766,15 @@ import torch
 FILE = pathlib.Path({path!r})
 WEIGHTS = torch.tensor(json.loads(FILE.read_text()))
 SCALE = np.array(json.loads(FILE.read_text()))
-NAMES = json.loads(FILE.read_text())
+def _load(file): return json.loads(file.read_text())
+NAMES = _load(FILE)
 def readout(x): return [x]
 RATES, WIDTHS, TABLE = [1, 2], list(range(3)), dict(a=1)
 READ = readout(3)
 MEAN, LAST, FILLED = torch.zeros(2), np.zeros(2), np.zeros(2)
 TOTAL, BEGUN, NEXT, ONES = torch.zeros(4, 2)
 
-def weighted(x): return x * WEIGHTS
+def weighted(x): return WEIGHTS.clone().mul_(x)
 def scaled(x): return x * SCALE
 def named(x): return NAMES[x], RATES, WIDTHS, TABLE, READ
 def kept(x):

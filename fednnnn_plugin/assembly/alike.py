@@ -37,7 +37,7 @@ def check_same_start(recipe: Recipe, mode: Mode, ranks: Ranks, *, only_check: bo
 
 
 def check_same_inputs(inputs: Inputs, ranks: Ranks) -> None:
-    """Refuse ranks with other data, another split or model, other code of the user's, or CPUs."""
+    """Refuse ranks with other data, another split or model, other code or other CPUs."""
     if ranks.size == 1:
         return
     data, facts = inputs.data, dict[str, object](parts_of(inputs.fingerprint))

@@ -14,8 +14,8 @@ from fednnnn_plugin.errors import UserError, printable, some_of
 
 _LOSS = "train_args.loss"
 _OF_LOSS = (
-    "a loss must hold no model and no parameters of its own: the model's forward() returns what "
-    "the loss needs"
+    "a loss must hold nothing that trains: freeze a network of its own with requires_grad_(False); "
+    "what needs the model's parameters is for its forward() to return"
 )
 _OF_MODEL = (
     "make it in the model's __init__ and register it there (as an nn.Parameter, a layer of a list "

@@ -112,7 +112,7 @@ def _sharing_memory(model: nn.Module) -> tuple[str, str] | None:
             own = owners.as_strided(each.shape, each.stride(), each.storage_offset())
             if (other := int(own.max())) >= 0:
                 return beside[other][0], name
-            own.copy_(torch.full_like(own, number))
+            own.fill_(number)
     return None
 
 

@@ -131,8 +131,8 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerpr
     if changed := [
         f"{name} {printable(was[name])}, now {value}"
         for name, value in {**begun[_VERSIONS], **now}.items()
-        if name != "name"
-        and was.get(name, value) != value  # also has the number of cores, or the GPU's place
+        # "name" also has the number of cores, or the GPU's place
+        if name != "name" and was.get(name, value) != value
     ]:
         uncompared = "" if same_python else "; its code is not compared"
         _log.warning(

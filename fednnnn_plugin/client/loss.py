@@ -110,14 +110,9 @@ class Loss:
 
 
 def fresh(function: _Function, device: torch.device) -> _Function:
-    """Return a copy of a loss or a metric, on a device; itself where it cannot be copied.
-
-    Parameters, which nothing trains, are shared where they are on the device.
-    """
+    """Return a copy of a loss or a metric, on a device; itself where it cannot be copied."""
     with suppress(Exception):
-        module = function if isinstance(function, nn.Module) else nn.Module()
-        frozen = {id(each): each for each in module.parameters() if each.device == device}
-        copied = copy.deepcopy(function, frozen)
+        copied = copy.deepcopy(function)
         return copied.to(device) if isinstance(copied, nn.Module) else copied
     return function
 

@@ -16,6 +16,7 @@ from fednnnn_plugin.fedml.security import (
     is_changing,
     is_finite,
     secured,
+    security_settings,
 )
 from fednnnn_plugin.fedml.silos import client_ids
 from fednnnn_plugin.quantities import ClientRecord, Outcome
@@ -131,7 +132,7 @@ class RoundClients:
         change = sent - client.sent_norm
         if global_privacy():
             change = abs(change)
-        elif str(getattr(self._args, "defense_type", "")).strip() != "norm_diff_clipping":
+        elif security_settings(self._args).get("defense_type") != "norm_diff_clipping":
             change = 0.0  # an attack's, say
         clipped = client.clipped or change > 0.001 * client.sent_norm
         return client._replace(sent_norm=sent, clipped=clipped)

@@ -22,6 +22,11 @@ _MUTATORS = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "fill", "insert"),
     *("move_to_end", "pop", "popitem", "popleft", "remove", "setdefault", "sort", "update"),
 }
+# Methods whose result has the memory of what they are called on, or is in it.
+_VIEWS = {
+    *("detach", "diagonal", "flatten", "get", "narrow", "numpy", "permute", "reshape", "select"),
+    *("setdefault", "squeeze", "t", "transpose", "unsqueeze", "view"),
+}
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 # Where a statement has others, of handlers and cases too.
 _BODIES = ("body", "handlers", "orelse", "finalbody", "cases")
@@ -264,12 +269,15 @@ def _is_in_place(method: str) -> bool:
 
 
 def _last_name(node: ast.AST) -> set[str]:
-    """Return ``memo`` of it, ``self.memo``, ``memo[key]``, ``memo.data`` and ``memo.t()``."""
+    """Return ``memo`` of it, ``self.memo``, ``memo[key]``, ``memo.data`` and ``memo.t()``.
+
+    Not of ``memo.clone()`` or ``self.memo.layer(x)``, which make something new.
+    """
     match node:
-        case (
-            ast.Subscript(value=of)
-            | ast.Attribute(value=of, attr="data")
-            | ast.Call(func=ast.Attribute(value=of))
+        case ast.Subscript(value=of) | ast.Attribute(value=of, attr="data"):
+            return _last_name(of)
+        case ast.Call(func=ast.Attribute(value=of, attr=attr)) if attr in _VIEWS or _is_in_place(
+            attr
         ):
             return _last_name(of)
     return {getattr(node, "attr", "") or getattr(node, "id", "")}

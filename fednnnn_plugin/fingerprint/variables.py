@@ -18,7 +18,8 @@ from fednnnn_plugin.user_code import is_installed, own_module
 _CODE = (types.FunctionType, type, *MADE_OF, *BUILT_IN)
 _CONSTANT = (*PLAIN, tuple, frozenset, Tensor, np.ndarray)
 _READS = re.compile(
-    r"\b(open|read(_\w+|er|lines?)?|(\w+_)?load(s|txt|_\w+)?|fromfile|genfromtxt)\("
+    r"\b(open(_\w+)?|(\w*_)?read(_\w+|er|lines?)?|(\w*_)?load(s|txt|mat|arff|_\w+)?"
+    r"|fromfile|genfromtxt)\("
 )  # what is in a file, which no text tells
 
 

@@ -63,9 +63,8 @@ class RuleStrategy(FedAvg):
         max_client_norm: longer updates are clipped to it.
         metrics_path: a folder for the records of the rounds, with each layer's norms, which
             ``fednnnn report`` and :func:`~fednnnn_plugin.read_runs` read. ``accuracy`` in [0, 1]
-            and ``loss`` of ``evaluate_fn``, or where that tests nothing of the clients' evaluation,
-            are its ``test_acc`` and ``test_loss``; another accuracy is among its metrics, with a
-            warning.
+            and ``loss`` of ``evaluate_fn``, or without one of the clients' evaluation, are its
+            ``test_acc`` and ``test_loss``; another accuracy is among its metrics, with a warning.
             Each client's are in ``clients.csv``, and their mean, deviation and worst in the record.
         state_path: a file for the state after each round. If it is there, :meth:`start` continues;
             a strategy that wraps this one has a ``start`` of its own, and can have none.
@@ -153,14 +152,13 @@ class RuleStrategy(FedAvg):
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             found = evaluate_fn(done + server_round, arrays) if evaluate_fn else None
-            if found:
-                self._server_tests = True
+            if found is not None:
                 self._record_test(server, found)
             return found
 
         configs = timeout, train_config, evaluate_config
         left, tested = max(num_rounds - done, 0), evaluate if evaluate_fn else None
-        self._is_running = True
+        self._is_running, self._server_tests = True, evaluate_fn is not None
         try:
             result = run(grid, arrays, left, *configs, tested)
         finally:

@@ -200,7 +200,7 @@ def test_loss_that_reaches_what_no_client_trains(data: FederatedData) -> None:
     for loss, named in (
         (near, r"own\.weight of the model that"),
         (SUM_LEFT, r"\[10\] that is none"),
-        (Loss("holding", Holding(given)), "must hold no model"),
+        (Loss("holding", Holding(given)), "must hold nothing that trains"),
     ):
         with pytest.raises(UserError, match=f"^train_args.loss: .*{named}"):
             check_model(model, "mine", data, replace(SGD, loss=loss), given)

@@ -590,6 +590,3 @@ def test_record_has_what_the_server_tests(tmp_path: Path, caplog) -> None:
     assert caplog.text.count("accuracy 85.0: not in [0, 1]") == 1
     assert [one["client"] for one in first["by_client"]] == ["node 1", "node 2"]
     assert len(fp.read_runs(tmp_path)) == 3
-    looks_on = FedNNNN(beta=0.7, gamma=0.6, metrics_path=tmp_path / "looks on")
-    looks_on.start(grid, ArrayRecord(ZERO), 1, evaluate_fn=lambda *_: None)
-    assert read_records(tmp_path / "looks on")[0]["test_acc"] == 0.5
