@@ -1,15 +1,13 @@
 """A user's arrays as tensors on the CPU."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.data.images import has_channels_last
 from fednnnn_plugin.data.tables import is_column, whole_column
 from fednnnn_plugin.errors import UserError, reason, shown
 
-_CHANNELS = (1, 3, 4)
 _ALLOWED = (
     "must be floating, int64, or images: uint8 [n, C, H, W]; give x.astype('float32') of numbers, "
     "x.astype('int64') of tokens, x[:, None] of grey images"
@@ -80,8 +78,3 @@ def is_integral(tensor: Tensor) -> bool:
 def kind_of(tensor: Tensor) -> str:
     """Name a tensor's dtype and shape."""
     return f"{tensor.dtype} of {list(tensor.shape)}"
-
-
-def has_channels_last(shape: Sequence[int]) -> bool:
-    """Tell whether images ``[n, a, b, c]`` look like ``[n, H, W, C]``, as most libraries have."""
-    return len(shape) == 4 and shape[3] in _CHANNELS and shape[1] not in _CHANNELS

@@ -74,6 +74,9 @@ def _place(spec: DataSpec, revision: str | None, where: str) -> Path:
     """Return the file or folder on disk of this name, else the hub's, downloaded if allowed."""
     name = spec.dataset.removeprefix(HUB)
     path = user_path(name).absolute()
+    if any((path / saved).exists() for saved in ("state.json", "dataset_dict.json")):
+        must = "must be parquet files, as of to_parquet(); or pass load_from_disk(...) as data"
+        raise UserError(where, "was written by save_to_disk", must)
     if path.is_dir() or path.is_file():
         return path
     if name.startswith((".", "~", os.sep)) or name.endswith(".parquet"):

@@ -54,6 +54,13 @@ def decoded(
     return cached(data_folder, digest.hexdigest(), len(files), lambda: decode(files, image_size))
 
 
+def check_no_size(image_size: tuple[int, int] | None, where: str) -> None:
+    """Refuse a size for images where the data are no image files."""
+    if image_size is not None:
+        what = f"{where}: has no image files, which it would resize"
+        raise UserError("data_args.image_size", what, "leave it out")
+
+
 def _mark(file: Path | Encoded) -> bytes:
     if isinstance(file, Encoded):
         return hashlib.sha256(file.content).digest()

@@ -12,6 +12,7 @@ from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
 
 IGNORED = -100  # a label of a sequence or an image that counts for nothing
 _IMAGES_AT_ONCE = 4_096
+_CHANNELS = (1, 3, 4)
 
 
 class Samples(NamedTuple):
@@ -136,3 +137,8 @@ def channel_moments(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...
         means.append(total / n)
         deviations.append(math.sqrt((n * squares - total**2) / n**2) or 1.0)
     return tuple(means), tuple(deviations)
+
+
+def has_channels_last(shape: Sequence[int]) -> bool:
+    """Tell whether images ``[n, a, b, c]`` look like ``[n, H, W, C]``, as most libraries have."""
+    return len(shape) == 4 and shape[3] in _CHANNELS and shape[1] not in _CHANNELS

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fednnnn_plugin.data.image_files import decoded
+from fednnnn_plugin.data.image_files import check_no_size, decoded
 from fednnnn_plugin.data.image_tree import SUFFIXES
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError, printable, reason, shown
@@ -32,6 +32,7 @@ def as_arrays(
         images = _named_images(inputs, folder, spec.data_cache_dir, spec.image_size, where)
         return images, *_as_classes(labels, where)
     if _are_texts(inputs):
+        check_no_size(spec.image_size, where)
         return _as_tokens(inputs, labels, where)
     numbers = as_numbers(inputs, f"{where}: samples")
     if spec.image_size:

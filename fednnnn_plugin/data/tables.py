@@ -4,7 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fednnnn_plugin.data.images import has_channels_last
 from fednnnn_plugin.errors import UserError, did_you_mean, printable
 
 #: Under which of these names a table, or a batch that is a mapping, has its labels.
@@ -108,12 +110,25 @@ def _arrays(table: Any, where: str, owners: str | None = None) -> tuple[Any, ...
     inputs = column_values(table, name, where)
     if type(table.features[name]).__name__ == "Image":
         inputs = inputs[:, None] if inputs.ndim == 3 else inputs.transpose(0, 3, 1, 2)
-    return inputs, column(table, of_labels), *whose
+    return as_inputs(inputs), column(table, of_labels), *whose
+
+
+def as_inputs(values: NDArray[Any]) -> NDArray[Any]:
+    """Return images with their channels first, and integers, such as tokens, as int64."""
+    if values.dtype != np.uint8:
+        return values.astype(np.int64) if values.dtype.kind in "iu" else values
+    if values.ndim == 3:
+        return values[:, None]
+    return values.transpose(0, 3, 1, 2) if has_channels_last(values.shape) else values
 
 
 def column_values(table: Any, name: str, where: str) -> Any:
-    """Return the numbers of a column, or its images."""
-    inputs = column(table, name)
+    """Return the numbers of a column, or its images: uint8 ``[n, ...]`` of 3 dimensions or 4."""
+    inputs, feature = column(table, name), table.features[name]
+    while hasattr(feature, "feature"):
+        feature = feature.feature
+    if getattr(feature, "dtype", "") == "uint8" and inputs.ndim > 2:
+        inputs = inputs.astype(np.uint8)  # which the library reads as int64
     if inputs.dtype.kind not in "biuf":
         what = type(inputs.flat[0]).__name__ if inputs.size else "nothing"
         raise UserError(

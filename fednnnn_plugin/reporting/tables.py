@@ -19,7 +19,7 @@ from fednnnn_plugin.reporting.outcomes import (
     reaching,
 )
 from fednnnn_plugin.reporting.paper import PAPER, unlike_paper
-from fednnnn_plugin.reporting.runs import own_metrics
+from fednnnn_plugin.reporting.runs import IDENTITY, own_metrics, setting_columns
 from fednnnn_plugin.reporting.typeset import Table, fixed
 
 # Worst results by client and by class, which a table has beside what judges its lines.
@@ -42,7 +42,7 @@ def accuracy(runs: pd.DataFrame) -> Table:
     ``unlike_paper`` how the settings differ.
     """
     every = outcomes(runs)
-    heads = runs.drop_duplicates(LINE).to_dict("records")
+    heads = _heads(runs).to_dict("records")
     numbers = _beside_paper(averaged(every), heads)
     one_machine = runs.groupby(LINE[:2])["device"].nunique() < 2
     timed = one_machine.loc[pd.MultiIndex.from_frame(numbers[LINE[:2]])].to_numpy()
@@ -109,7 +109,7 @@ def rounds_to(runs: pd.DataFrame, target: float, metric: str | None = None) -> T
 
 def settings(runs: pd.DataFrame) -> str:
     """The settings of a condition's lines: those of all, then what each line has of its own."""
-    heads = runs.drop_duplicates("label").set_index("label")
+    heads = _heads(runs).set_index("label")
     # Drawn by size, clients have weights of their own.
     if {"client_sampling", "client_weighting"} <= {*heads}:
         weighting = heads["client_weighting"].mask(heads["client_sampling"] == "by_size")
@@ -121,6 +121,18 @@ def settings(runs: pd.DataFrame) -> str:
         texts = [f"{SYMBOLS[k]} {value_text(v)}" for k, v in values.dropna().items()]
         parts += [f"{label}: {', '.join(texts)}"] * bool(texts)
     return f"Settings: {'; '.join(parts)}." if parts else ""
+
+
+def _heads(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for each line: the settings that its runs share, and the method, if they share all.
+
+    Where a ``hue`` tells lines apart, runs of a line may differ.
+    """
+    heads = runs.drop_duplicates("run")
+    keys = ["method", *(key for key in setting_columns(runs) if key not in IDENTITY)]
+    shared = heads.groupby(LINE)[keys].transform("nunique", dropna=False) == 1
+    shared["method"] = shared.all(axis=1)
+    return heads.assign(**heads[keys].where(shared)).drop_duplicates(LINE)
 
 
 def _of_one_seed(runs: pd.DataFrame) -> list[str]:

@@ -71,11 +71,12 @@ def test_cifar10_prefers_batches_then_their_archive(tmp_path: Path, tiny_archive
 
 
 @pytest.mark.parametrize(("suffix", "tree"), [("png", "CIFAR-10-images"), ("jpg", "cifar10")])
-def test_cifar10_loads_a_tree_of_images(tmp_path: Path, suffix: str, tree: str) -> None:
+def test_cifar10_loads_a_tree_of_images(tmp_path: Path, suffix: str, tree: str, caplog) -> None:
     place = write_tree(tmp_path, suffix, tree)
     (place / "train" / ".git").mkdir()
     (place / "train" / "cat" / "Thumbs.db").touch()
     pixels = load(tmp_path).parts
+    assert "has 20 and 10 images, CIFAR-10 50000 and 10000" in caplog.text
     assert pixels.train.labels.tolist() == [c for c in range(10) for _ in range(2)]
     assert pixels.test.labels.tolist() == list(range(10))
     value = np.add.outer(20 * np.arange(10), [0, 5]).flatten()

@@ -373,3 +373,34 @@ def test_subset_is_the_one_that_is_named(tmp_path: Path) -> None:
     given = {"partition_method": "iid", "partition_by": None, "clients": 2, "test_fraction": 0.5}
     data = load(tmp_path, tmp_path, arguments={"subset": "two", "label_column": None}, **given)
     assert data.train_images.unique().tolist() == [1]
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 1), (1, 2, 3)])
+def test_arrays_of_uint8_are_images(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """Of a table on disk, and of one from Python; they have no files that could be resized."""
+    kind = datasets.Array2D if len(shape) == 2 else datasets.Array3D
+    features = {"pixels": kind(shape, "uint8"), "label": datasets.Value("bool")}
+    columns = {"pixels": [image.reshape(shape) for image in GREY], "label": [False, True] * 3}
+    held = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+    held.to_parquet(folder := tmp_path / "train.parquet")
+    how = {"partition_method": "iid", "partition_by": None, "arguments": {"label_column": None}}
+    data = load(folder, tmp_path, 2, **how, test_fraction=0.5)
+    assert (data.train_images.dtype, data.train_images.shape[1:]) == (torch.uint8, (1, 2, 3))
+    assert data.normalisation is not None
+    assert data.class_names == ("False", "True")
+    spec = replace(DIGITS, dataset="own")
+    held = held.cast_column("label", datasets.Value("int64"))
+    own = load_own_data(bring_data(spec, {"train": held, "test": held}), spec).parts.train.inputs
+    assert (own.dtype, own.shape[1:]) == (torch.uint8, (1, 2, 3))
+    message = refusal(load, folder, tmp_path, 2, **how, image_size=(8, 8))
+    assert message.startswith("data_args.image_size: ")
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_folders_of_save_to_disk_are_refused(tmp_path: Path, splits: bool) -> None:
+    """Which may have the library's own files of other rows."""
+    held = datasets.Dataset.from_dict({"x": [[1.0, 2.0]] * 6, "label": [0, 1] * 3})
+    saved = datasets.DatasetDict(train=held, test=held) if splits else held
+    saved.save_to_disk(folder := tmp_path / "saved")
+    message = refusal(load, folder, tmp_path, arguments={"label_column": None})
+    assert "save_to_disk" in message

@@ -194,6 +194,18 @@ def test_runs_of_one_seed_that_a_hue_puts_together_are_told(make_run) -> None:
             assert (note in table.notes) == told
 
 
+def test_line_of_several_methods_or_settings_has_no_accuracy_of_the_papers(make_run) -> None:
+    """Nor does a line name a setting that its runs do not share."""
+    given = {"dataset": "mnist", "comm_round": 100, "done": 100}
+    for seed, rate in ((0, 0.05), (1, 0.1)):
+        make_run("PaperFedAvg", name=f"{rate}", seed=seed, learning_rate=rate, **given)
+    folder = make_run("FedNNNN", **given)
+    runs = arrange(fp.read_runs(folder.parent), hue="method")
+    average, nnnn = tables.accuracy(runs).rows["paper"]
+    assert (average, nnnn) == ("–", "99.1")
+    assert "η 0.05" not in tables.settings(runs[runs["method"] == "FedAvg"])
+
+
 @pytest.mark.parametrize(
     ("nnnn", "base", "why", "rounds"),
     [

@@ -1,5 +1,6 @@
 """CIFAR-10 as torchvision has it, from its archive, or from a tree of images."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from fednnnn_plugin.data.image_tree import read_tree
 from fednnnn_plugin.data.images import Parts
 from fednnnn_plugin.data.torchvision_files import torchvision_set
 from fednnnn_plugin.errors import UserError, printable
+
+_log = logging.getLogger(__name__)
 
 #: The data set's own label order, 0 to 9.
 CLASSES = (
@@ -19,6 +22,7 @@ _MOMENTS = (
     (0.49140 * 255, 0.48216 * 255, 0.44653 * 255),
     (0.24703 * 255, 0.24349 * 255, 0.26159 * 255),
 )
+_COUNTS = 50_000, 10_000  # of images to train and to test
 _FILES = CifarFiles(
     "CIFAR10",
     "cifar-10-batches-py",
@@ -52,6 +56,9 @@ def _read(cache_dir: Path, _: str) -> tuple[Parts, Sequence[str]]:
             f"images of {shape} in {printable(', '.join(classes))}",
             f"must be of [3, 32, 32] in {', '.join(CLASSES)}",
         )
+    counts = len(parts.train.labels), len(parts.test.labels)
+    if counts != _COUNTS:
+        _log.warning("%s: has %d and %d images, CIFAR-10 %d and %d", tree, *counts, *_COUNTS)
     return parts, CLASSES
 
 

@@ -11,17 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fednnnn_plugin.data.arrays import has_channels_last
 from fednnnn_plugin.data.divided import divided_dataset
 from fednnnn_plugin.data.hub_files import read_tables
-from fednnnn_plugin.data.image_files import Encoded, decoded
+from fednnnn_plugin.data.image_files import Encoded, check_no_size, decoded
 from fednnnn_plugin.data.images import ImageDataset, Parts
 from fednnnn_plugin.data.labels import class_numbers
 from fednnnn_plugin.data.natural import NATURAL, Owners, checked_owners
 from fednnnn_plugin.data.own_data import checked_parts
 from fednnnn_plugin.data.sets import HUB_NAME, named_dataset
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.data.tables import LABELS, column, column_values, named_column
+from fednnnn_plugin.data.tables import LABELS, as_inputs, column, column_values, named_column
 from fednnnn_plugin.errors import UserError, printable, shown
 
 _PARTS = ("train: ", "test: ")
@@ -88,7 +87,8 @@ def _inputs(
 ) -> Sequence[Tensor | NDArray[Any]]:
     """Return the inputs of each table; images of all have as many channels."""
     if not _are_images(tables[0], name):
-        return [_as_inputs(column_values(table, name, where)) for table in tables]
+        check_no_size(spec.image_size, f"{where}: column {printable(name)}")
+        return [as_inputs(column_values(table, name, where)) for table in tables]
     if not all(map(len, tables)):
         raise UserError(where, "has a split without a sample")
     as_stored = type(tables[0].features[name])(decode=False)
@@ -125,21 +125,14 @@ def _image_file(file: Any, roots: Sequence[Path], where: str) -> Path | Encoded:
     )
 
 
-def _as_inputs(values: NDArray[Any]) -> NDArray[Any]:
-    """Return images with their channels first, and integers, such as tokens, as int64."""
-    if values.dtype != np.uint8:
-        return values.astype(np.int64) if values.dtype.kind in "iu" else values
-    if values.ndim == 3:
-        return values[:, None]
-    return values.transpose(0, 3, 1, 2) if has_channels_last(values.shape) else values
-
-
 def _labels(tables: list[Any], name: str, where: str) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
     """Return the labels of each table, and their names; texts are numbered in sorted order."""
     values = [column(table, name) for table in tables]
     feature = tables[0].features[name]
     if type(feature).__name__ == "ClassLabel":
         return values, tuple(feature.names)
+    if values[0].dtype == np.bool_:
+        return [part.astype(np.int64) for part in values], ("False", "True")
     if any(part.dtype.kind not in "OU" for part in values):
         return values, ()
     texts = np.concatenate(values)
