@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from fednnnn_plugin.server.rules import rule as rule
     from fednnnn_plugin.server.rules.fedadagrad import FedAdagrad as FedAdagrad
     from fednnnn_plugin.server.rules.fedadam import FedAdam as FedAdam
+    from fednnnn_plugin.server.rules.fedavg import PaperFedAvg as PaperFedAvg
     from fednnnn_plugin.server.rules.fedavgm import FedAvgM as FedAvgM
     from fednnnn_plugin.server.rules.feddyn import FedDyn as FedDyn
     from fednnnn_plugin.server.rules.fedexp import FedExP as FedExP
     from fednnnn_plugin.server.rules.fednnnn import FedNNNN as FedNNNN
+    from fednnnn_plugin.server.rules.fedprox import PaperFedProx as PaperFedProx
     from fednnnn_plugin.server.rules.fedyogi import FedYogi as FedYogi
     from fednnnn_plugin.server.rules.momentum import Momentum as Momentum
     from fednnnn_plugin.server.rules.norm_norm import NormNorm as NormNorm

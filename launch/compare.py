@@ -79,6 +79,7 @@ def make(work: Path, condition: str, name: str) -> None:
     if all(whole(folder / f"seed{seed}") for seed in SEEDS):
         return
     found = fp.tune(
+        RECIPE,
         grid={key: list(values) for key, values in method.grid.items()},
         overrides=of_condition | needed,
         metric="final_accuracy",
@@ -129,7 +130,7 @@ def main() -> None:
         make(asked.work, condition, name)
     for condition, name in product(conditions, names):
         keep(asked.work, asked.page, condition, name)
-    write_page(asked.page, names)
+    write_page(asked.page)
     click.echo(f"page: {asked.page / 'README.md'}")
 
 

@@ -194,8 +194,10 @@ def overview(results: pd.DataFrame) -> str:
     return "\n".join([*lines, *(f"| {name} | {' | '.join(cells[name])} |" for name in order.index)])
 
 
-def write_page(page: Path, names: list[str]) -> None:
-    """Write the page, of the records beside it."""
+def write_page(page: Path) -> None:
+    """Write the page, of the methods that have records beside it in all its conditions."""
+    conditions = [page / each for each in CONDITIONS if (page / each).is_dir()]
+    names = [name for name in METHODS if all((each / name).is_dir() for each in conditions)]
     results = read_results(page, names)
     text = [
         verdict(results),

@@ -17,6 +17,7 @@ fp.figures.partition([[1, 2]]).set_title("t")
 fp.figures.partition("x", allow_code=True)
 fp.report("n-*", [run.folder], formats="png", layers=["fc1"])
 
+rules = fp.PaperFedAvg, fp.PaperFedProx
 fp.no_such_thing  # type: ignore[attr-defined]  # noqa: B018
 fp.run("x", overwritten=True)  # type: ignore[call-arg]
 fp.tune("x", grids={})  # type: ignore[call-arg]

@@ -67,12 +67,10 @@ def run_folder(recipe: Recipe, output: Path | str | None = None, here: Path | No
     return here / user_path(output)
 
 
-def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -> Mode:
-    """Return how a run is to begin: as was asked for, else as its recipe says."""
+def run_mode(*, resume: bool, overwrite: bool) -> Mode:
+    """Return how a run is to begin."""
     if resume and overwrite:
         raise UserError(f"{RESUME}, {OVERWRITE}", "give one of them")
-    if not resume and not overwrite:
-        resume, overwrite = recipe.tracking_args.resume, recipe.tracking_args.overwrite
     return "resume" if resume else "overwrite" if overwrite else "new"
 
 

@@ -252,7 +252,7 @@ def start_recipe(
                 clients=clients_of(objects.get(DATA)),
             )
             check_services(loaded, overrides, by_fedml=mlops is not None)
-            mode = run_mode(loaded, resume=bool(resume), overwrite=overwrite)
+            mode = run_mode(resume=bool(resume), overwrite=overwrite)
             folder, placed = run_folder(loaded, output, here), located(loaded, here)
         wanted = loaded.comm_args.backend  # sp is the default, which mpirun overrules
         if wanted == "MPI" and backend is None and ranks.backend == "sp":

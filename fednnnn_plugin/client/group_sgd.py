@@ -77,8 +77,8 @@ class GroupSGD:
 
     Memory for the widest group so far is held. ``inputs`` ``[n, …]`` and ``labels`` ``[n]`` are on
     the device; ``normalisation`` is of a batch's inputs, ``[m, B, …]``. ``graphs`` may launch the
-    steps; not those with a correction, of a learning rate that changes from round to round, or of a
-    model that draws.
+    steps; not those with a correction, of a learning rate that changes from round to round, or with
+    ``seeds``, as of a user's model.
     """
 
     sgd: LocalSGD
@@ -238,7 +238,8 @@ class GroupSGD:
     def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return each sample's loss, ``[n, m]``, of outputs ``[n, m·c]`` and labels ``[m, n]``."""
         m, n = labels.shape[:2]
-        rows = outputs.unflatten(1, (m, -1)).flatten(0, 1)
+        columns = outputs if outputs.ndim > 1 else outputs.unsqueeze(1)  # squeezed, of one client
+        rows = columns.unflatten(1, (m, -1)).flatten(0, 1)
         targets, loss = labels.transpose(0, 1).flatten(0, 1), self._loss
         if loss is CROSS_ENTROPY:
             return F.cross_entropy(rows, targets, reduction="none").view(n, m)

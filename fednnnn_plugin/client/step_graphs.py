@@ -98,8 +98,9 @@ class CudaCapture:
         ends = "_cuda_endAllocateToPool"
         if not hasattr(torch._C, ends):  # before PyTorch 2.8
             ends = "_cuda_endAllocateCurrentStreamToPool"
-        for forget in (ends, "_cuda_releasePool"):
-            with suppress(RuntimeError, AttributeError):
+        # Where the first refuses, the capture had ended: the graph gives the pool back itself.
+        with suppress(RuntimeError, AttributeError):
+            for forget in (ends, "_cuda_releasePool"):
                 getattr(torch._C, forget)(device, self._pool)
         generator = torch.cuda.default_generators[device]
         generator.graphsafe_set_state(generator.clone_state())

@@ -81,7 +81,8 @@ class Simulator:
         self._ranks = simulation_ranks(self._recipe.comm_args.backend)
         with ending_together(self._ranks):
             self._folder = run_folder(self._recipe, getattr(args, "output", None) or None)
-            self._mode = run_mode(self._recipe)
+            tracking = self._recipe.tracking_args
+            self._mode = run_mode(resume=tracking.resume, overwrite=tracking.overwrite)
             device = torch.device(device)
             data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
             if isinstance(data, FederatedData) and not custom:

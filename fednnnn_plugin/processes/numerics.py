@@ -21,7 +21,7 @@ def numerics(precision: Precision, device: torch.device = _CPU) -> Iterator[None
     """Allow TF32 only if asked for, choose deterministic kernels; restore both after.
 
     Products in float32 are float32's on a CPU too, where torch may be allowed bfloat16. A GPU is
-    the current one inside: a user's ``.cuda()`` means it.
+    the current one inside, with its default stream: a user's ``.cuda()`` means it.
     """
     cudnn: Any = torch.backends.cudnn
     cpu: Any = torch.backends.mkldnn
@@ -33,6 +33,9 @@ def numerics(precision: Precision, device: torch.device = _CPU) -> Iterator[None
     with ExitStack() as after:
         if device.type == "cuda":
             after.enter_context(torch.cuda.device(device))
+            default = torch.cuda.default_stream(device)  # as in the threads that train
+            default.wait_stream(torch.cuda.current_stream(device))
+            after.enter_context(torch.cuda.stream(default))
             after.enter_context(deterministic_algorithms())
         for of, _ in switches:
             after.callback(setattr, of, "fp32_precision", of.fp32_precision)

@@ -82,8 +82,12 @@ class Executor:
         return self
 
     def __exit__(self, *ended: object) -> None:
-        """Wait for the clients of a round that was abandoned."""
+        """Wait for the clients of a round that was abandoned, and give back what training kept.
+
+        A notebook's traceback would hold it.
+        """
         self.workers.__exit__(*ended)
+        self.give_back_memory()
 
     def train(
         self,

@@ -108,6 +108,16 @@ def test_run_names_a_wrong_argument(own_code: Path, given: dict[str, Any], said:
     assert not any(own_code.iterdir())
 
 
+def test_recipe_alone_replaces_and_continues_no_run(tmp_path: Path) -> None:
+    """Its switches are for FedML scripts, which have no options."""
+    quick_run(tmp_path, comm_round=1)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    for switch in ("overwrite", "resume"):
+        with pytest.raises(fp.UserError, match="it already holds a run"):
+            quick_run(tmp_path, comm_round=2, **{f"tracking_args.{switch}": True})
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
 def test_summary_is_of_the_run_whose_folder_has_moved(tmp_path: Path) -> None:
     moving = follower(end=lambda: (tmp_path / "run").rename(tmp_path / "kept"))
     run = quick_run(tmp_path / "run", comm_round=1, followers=[moving])

@@ -8,7 +8,8 @@ import os
 import threading
 import time
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,7 @@ from ..tiny import Tiny, tiny_recipe
 
 CPU, SECOND = torch.device("cpu"), torch.device("cuda", 1)
 SGD = LocalSGD(1, 5, 0.1)
-CURRENT: dict[int, int] = {}
+CURRENT: dict[int, Any] = {}
 
 
 class Event:
@@ -54,10 +55,20 @@ class Event:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     """Two GPUs: of each its generator, its stream's seconds, and how often that was waited for.
 
-    ``CURRENT`` is the GPU of each thread, and under 0 that of a ``with torch.cuda.device``.
+    ``CURRENT`` is the GPU of each thread, under 0 that of a ``with torch.cuda.device``, and under
+    -1 that of a stream, with what it waits for.
     """
     CURRENT.clear()
     gpus = [SimpleNamespace(seconds=0.0, waits=0, generator=torch.tensor([k])) for k in (5, 6)]
+    streams = [SimpleNamespace(gpu=k, waits_for=[]) for k in range(2)]
+    for stream in streams:
+        stream.wait_stream = stream.waits_for.append
+
+    @contextmanager
+    def of_stream(stream: SimpleNamespace) -> Iterator[None]:
+        CURRENT[-1] = stream.gpu, *stream.waits_for
+        yield
+        del CURRENT[-1]
 
     def synchronize(device: torch.device) -> None:
         gpus[device.index].waits += 1
@@ -79,6 +90,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
         "get_device_properties": lambda device: SimpleNamespace(uuid=f"uuid-{device.index}"),
         "mem_get_info": lambda device: (3, 100 + device.index),
         "current_stream": lambda device: gpus[device.index],
+        "default_stream": lambda device: streams[device.index],
+        "stream": of_stream,
         "Event": Event,
         "set_device": lambda device: CURRENT.__setitem__(threading.get_ident(), device.index),
         "_exchange_device": lambda index: CURRENT.__setitem__(0, index) or 0,
@@ -195,6 +208,7 @@ def test_process_and_its_workers_have_their_gpu(cuda: Any) -> None:
     """A user's ``.cuda()`` goes there; after a run it is what it was."""
     with numerics("fp32", SECOND), Threads(2, device=SECOND) as threads:
         assert CURRENT[0] == 1
+        assert CURRENT[-1] == (1, cuda[1])  # the default stream, after what the caller's computes
         found = all_of(threads, [lambda _: CURRENT[threading.get_ident()]] * 4)
     assert found == [1] * 4
     assert CURRENT[0] == 0

@@ -181,7 +181,7 @@ def test_group_leaves_nothing_in_a_users_model(tiny: Tiny) -> None:
 
 def warmed_up(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     layer.steps += layer.training
-    return x * min(1.0, layer.steps / 10)
+    return x * (0.5 if layer.steps == 1 else 1.0)
 
 
 @pytest.mark.parametrize(
@@ -260,6 +260,11 @@ class Annealed(nn.Module):
         return functional.cross_entropy(outputs, labels) / (1 if self.steps < 1000 else 2)
 
 
+def flooding(outputs: Tensor, labels: Tensor) -> Tensor:
+    """A mean over samples until one of them has learnt enough (Ishida et al. 2020)."""
+    return (functional.cross_entropy(outputs, labels) - 0.5).abs() + 0.5
+
+
 class Wrapped(nn.Module):
     """A loss that holds another."""
 
@@ -280,6 +285,7 @@ def test_what_cannot_train_together_trains_alone(
     drawing = nn.Sequential(product, Doing(lambda _, x: x * random.random()))
     embedding = nn.Sequential(product, Doing(lambda layer, x: x + layer.own))
     embedding[1].register_parameter("own", nn.Parameter(torch.ones(10)))
+    rarely = nn.Sequential(product, Doing(lambda _, x: x * float(torch.rand(()) < 2)))
     ours, adam = Inputs(MODEL, data, CPU), replace(SGD, optimizer=torch.optim.Adam)
     # As folders of classes come: the first five are of one.
     labels, rank = data.train_labels.sort()
@@ -288,13 +294,13 @@ def test_what_cannot_train_together_trains_alone(
     weighted = Loss("weighted", lambda x, y: functional.cross_entropy(x, y, weights.to(x.dtype)))
     annealed = Annealed(), Wrapped(Annealed()), Annealed().forward, partial(Annealed())
     cases = [
-        *((ours._replace(model=model), SGD) for model in (mixing, drawing, embedding)),
+        *((ours._replace(model=model), SGD) for model in (mixing, drawing, embedding, rarely)),
         (ours._replace(data=LoaderData({0: []}, {0: 1}, [], 10)), SGD),
         (ours._replace(trainer=SimpleNamespace()), SGD),
         (ours._replace(data=replace(data, train_labels=data.train_labels - 100)), SGD),
         (ours, adam),
         (ours._replace(data=by_class), replace(SGD, loss=weighted)),
-        *((ours, replace(SGD, loss=Loss("annealed", loss))) for loss in annealed),
+        *((ours, replace(SGD, loss=Loss("mine", loss))) for loss in (*annealed, flooding)),
     ]
     for inputs, sgd in cases:
         width = partial(widest_group, inputs.model, inputs.data, sgd, PLAIN)
@@ -310,6 +316,35 @@ def test_what_cannot_train_together_trains_alone(
     widths = [widest_group(m, data, SGD, PLAIN, "auto", 2**40, str) for m in (looking, viewing)]
     assert widths == [1, WIDEST]
     assert "one after another: their memory is not known: " in caplog.text
+
+
+def test_outputs_of_one_dimension_train_together_as_alone(tiny: Tiny, data: FederatedData) -> None:
+    """Also of a client that is the only one in a step."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1), Doing(lambda _, x: x.squeeze(1)))
+    numbers = {"train_labels": data.train_labels / 9, "test_labels": data.test_labels / 9}
+    given = IN_FP64 | {"loss": "mse", "data": replace(data, **numbers), "comm_round": 2}
+    for run, batching in (("alone", "off"), ("together", 3)):
+        tiny(run, model=copy.deepcopy(model), client_batching=batching, **given)
+    torch.testing.assert_close(tiny.model("together"), tiny.model("alone"), rtol=1e-9, atol=1e-9)
+
+
+def test_interrupted_run_keeps_no_memory_of_its_training(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its traceback does live on, as in a notebook."""
+    held, train = [], TrainTogether.__call__
+
+    def interrupted(self: TrainTogether, replica: Replica, number: int, *more: Any) -> Any:
+        held.append(self._groups)
+        if number == 2:
+            raise KeyboardInterrupt
+        return train(self, replica, number, *more)
+
+    monkeypatch.setattr(TrainTogether, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt) as ended:
+        tiny(client_batching=3, comm_round=2)
+    assert ended.value.__traceback__ is not None
+    assert {groups._memory for groups in held} == {None}
 
 
 def test_clients_train_together_whose_learning_rate_has_a_warm_up(tiny: Tiny) -> None:
