@@ -20,8 +20,12 @@ from fednnnn_plugin.processes.endings import (
     signals_raised,
 )
 from fednnnn_plugin.processes.ranks import Ranks
+from fednnnn_plugin.quantities import RoundRecord
+from fednnnn_plugin.run_folder.folder import RunFolder, checkpoints_in, round_of
+from fednnnn_plugin.run_folder.records import MetricsFile
 
 from .support.ranks import on_ranks
+from .tiny import Tiny
 
 CORE = "numpy.core" if np.lib.NumpyVersion(np.__version__) < "2.0.0" else "numpy._core"
 #: ``fednnnn`` in a process that gets a signal when it imports a module.
@@ -122,3 +126,21 @@ def test_stop_is_raised_for_the_error_it_causes(send: Callable[[int], None]) -> 
 
     with pytest.raises(KeyboardInterrupt), signals_raised():
         broken_import()
+
+
+def test_round_on_record_has_its_state(
+    tiny: Tiny, send: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop right after a round is put on record, before its state is held."""
+    append = MetricsFile.append
+
+    def append_and_stop(file: MetricsFile, record: RoundRecord) -> None:
+        append(file, record)
+        send(signal.SIGTERM)
+
+    monkeypatch.setattr(MetricsFile, "append", append_and_stop)
+    with pytest.raises(Terminated), signals_raised():
+        tiny("stopped", checkpoint_every=99)
+    folder = RunFolder(tiny.folder / "stopped")
+    assert folder.metrics.read_text().count("\n") == 1
+    assert [round_of(path) for path in checkpoints_in(folder.checkpoints)] == [1]

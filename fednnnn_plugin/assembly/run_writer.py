@@ -11,6 +11,7 @@ from fednnnn_plugin.client.replica import aliases
 from fednnnn_plugin.errors import RESUME, UserError, begin_anew, printable
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.processes.devices import device_name
+from fednnnn_plugin.processes.endings import stops_held
 from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.client_vectors import MethodState
@@ -93,9 +94,10 @@ class RunWriter:
         if self._widths != self._federation.widths:
             self._widths = self._federation.widths
             keep_widths(self._folder, self._widths)
-        self._tables.append(record.round, results)  # first: each record that is there has its own
-        self._metrics.append(record)
-        self.train_state = train_state
+        with stops_held():  # a stop saves the state of each round that is on record
+            self._tables.append(record.round, results)  # first: each record has its own
+            self._metrics.append(record)
+            self.train_state = train_state
         if train_state.round % self._recipe.train_args.checkpoint_every == 0:
             self._save()
         self._prune()
