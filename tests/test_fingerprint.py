@@ -772,7 +772,7 @@ def readout(x): return [x]
 RATES, WIDTHS, TABLE = [1, 2], list(range(3)), dict(a=1)
 READ = readout(3)
 MEAN, LAST, FILLED = torch.zeros(2), np.zeros(2), np.zeros(2)
-TOTAL, BEGUN, NEXT, ONES = torch.zeros(4, 2)
+TOTAL, BEGUN, NEXT, ONES, HALF, FLAT = torch.zeros(6, 2)
 
 def weighted(x): return WEIGHTS.clone().mul_(x)
 def scaled(x): return x * SCALE
@@ -783,6 +783,8 @@ def kept(x):
     torch.add(x, 1, out=TOTAL)
     BEGUN.data.copy_(x)
     NEXT.detach().mul_(0.5).add_(x)
+    HALF.split(2)[0].copy_(x)
+    FLAT.to(x).contiguous().view_as(x).mul_(x)
     torch.nn.init.ones_(ONES)
     np.copyto(FILLED, 3)
     return MEAN

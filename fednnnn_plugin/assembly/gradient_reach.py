@@ -14,8 +14,8 @@ from fednnnn_plugin.errors import UserError, printable, some_of
 
 _LOSS = "train_args.loss"
 _OF_LOSS = (
-    "a loss must hold nothing that trains: freeze a network of its own with requires_grad_(False); "
-    "what needs the model's parameters is for its forward() to return"
+    "a loss must hold nothing that trains: freeze a network that it holds with "
+    "requires_grad_(False), and let the model's forward() return what depends on its parameters"
 )
 _OF_MODEL = (
     "make it in the model's __init__ and register it there (as an nn.Parameter, a layer of a list "

@@ -1,6 +1,7 @@
 """Whether clients of a model can train side by side: tried, not told by its class."""
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -11,14 +12,14 @@ from torch.nn import functional as F
 
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss, value_of
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.seeds import derive_seed, generators_state, isolated_generators
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.user_code import marks_of, user_code
 
-_SIZES, _BATCH = (5, 2), 3  # of two clients: batches are padded, and one step is of the first alone
+_SIZES, _BATCH = (5, 2), 3  # of two clients: a batch is padded, and the first has a step more
 _EPOCHS = 2
 _SAME = 1e-8  # of the longest update: another order of additions makes less in float64
 _SEED = 0
@@ -91,7 +92,12 @@ def _is_mean(
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     with torch.no_grad(), isolated_generators(_SEED, "client"):
         outputs = copy.deepcopy(model).eval()(inputs)
-        for made in (outputs, _half_right(outputs, labels)):
+        tried, value = [outputs], None
+        if (made := _half_right(outputs, labels)) is not None:
+            value = value_of(loss.mean, made, labels)
+        if value is not None and math.isfinite(value):  # else they are out of its range
+            tried.append(made)
+        for made in tried:
             each = [loss(one[None], label[None]) for one, label in zip(made, labels, strict=True)]
             before = _kept(loss.mean)  # what the first calls keep, such as a table, may stay
             is_mean = torch.allclose(loss(made, labels), torch.stack(each).mean())
@@ -100,14 +106,29 @@ def _is_mean(
     return True
 
 
-def _half_right(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return outputs of which every second one is right beyond doubt, as after some training."""
+def _half_right(outputs: Tensor, labels: Tensor) -> Tensor | None:
+    """Return outputs of which every second one is nearly right, as after some training.
+
+    None where it is not known what is right.
+    """
+    some = labels[::2]
+    if labels.numel() == outputs.numel():
+        right = some.view_as(outputs[::2])
+    elif _are_classes(labels, outputs):
+        are_probabilities = outputs.min() >= 0 and outputs.max() <= 1
+        right = F.one_hot(some.long(), outputs.shape[1]) * (1 if are_probabilities else 50)
+    else:
+        return None
     made = outputs.clone()
-    if labels.is_floating_point() and labels.numel() == made.numel():
-        made[::2] = labels[::2].view_as(made[::2])
-    elif not labels.is_floating_point() and made.ndim == 2 and labels.max() < made.shape[1]:
-        made[::2] += 50.0 * F.one_hot(labels[::2], made.shape[1])
+    made[::2] = made[::2].lerp(right.to(made.dtype), 0.98)
     return made
+
+
+def _are_classes(labels: Tensor, outputs: Tensor) -> bool:
+    """Tell whether each label is one of the columns of the outputs."""
+    if labels.is_floating_point() or labels.ndim != 1 or outputs.ndim != 2:
+        return False
+    return int(labels.min()) >= 0 and int(labels.max()) < outputs.shape[1]
 
 
 def _kept(function: object) -> list[object]:

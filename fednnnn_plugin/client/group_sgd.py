@@ -77,8 +77,8 @@ class GroupSGD:
 
     Memory for the widest group so far is held. ``inputs`` ``[n, …]`` and ``labels`` ``[n]`` are on
     the device; ``normalisation`` is of a batch's inputs, ``[m, B, …]``. ``graphs`` may launch the
-    steps; not those with a correction, of a learning rate that changes from round to round, or with
-    ``seeds``, as of a user's model.
+    steps, but not those with a correction, an augmentation, ``seeds``, or a learning rate that
+    changes from round to round.
     """
 
     sgd: LocalSGD

@@ -110,7 +110,10 @@ class Loss:
 
 
 def fresh(function: _Function, device: torch.device) -> _Function:
-    """Return a copy of a loss or a metric, on a device; itself where it cannot be copied."""
+    """Return a copy of a loss or a metric, on a device; itself where it cannot be copied.
+
+    The copy is whole: it may change its parameters, and no other client is to find that.
+    """
     with suppress(Exception):
         copied = copy.deepcopy(function)
         return copied.to(device) if isinstance(copied, nn.Module) else copied

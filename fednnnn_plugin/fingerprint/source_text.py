@@ -22,10 +22,12 @@ _MUTATORS = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "fill", "insert"),
     *("move_to_end", "pop", "popitem", "popleft", "remove", "setdefault", "sort", "update"),
 }
-# Methods whose result has the memory of what they are called on, or is in it.
+# Methods whose result has, or may have, the memory of what they are called on, or is in it.
 _VIEWS = {
-    *("detach", "diagonal", "flatten", "get", "narrow", "numpy", "permute", "reshape", "select"),
-    *("setdefault", "squeeze", "t", "transpose", "unsqueeze", "view"),
+    *("chunk", "contiguous", "cpu", "cuda", "detach", "diagonal", "double", "expand", "flatten"),
+    *("float", "get", "movedim", "narrow", "numpy", "permute", "ravel", "reshape", "select"),
+    *("setdefault", "split", "squeeze", "swapaxes", "t", "tensor_split", "to", "transpose"),
+    *("unbind", "unfold", "unsqueeze", "view", "view_as"),
 }
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 # Where a statement has others, of handlers and cases too.

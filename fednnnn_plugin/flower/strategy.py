@@ -63,8 +63,9 @@ class RuleStrategy(FedAvg):
         max_client_norm: longer updates are clipped to it.
         metrics_path: a folder for the records of the rounds, with each layer's norms, which
             ``fednnnn report`` and :func:`~fednnnn_plugin.read_runs` read. ``accuracy`` in [0, 1]
-            and ``loss`` of ``evaluate_fn``, or without one of the clients' evaluation, are its
-            ``test_acc`` and ``test_loss``; another accuracy is among its metrics, with a warning.
+            and ``loss`` of ``evaluate_fn`` or, where none is given, of the clients' evaluation are
+            its ``test_acc`` and ``test_loss``; another accuracy is among its metrics, with a
+            warning. Where an ``evaluate_fn`` returns None, a round has no test.
             Each client's are in ``clients.csv``, and their mean, deviation and worst in the record.
         state_path: a file for the state after each round. If it is there, :meth:`start` continues;
             a strategy that wraps this one has a ``start`` of its own, and can have none.

@@ -33,8 +33,9 @@ def numerics(precision: Precision, device: torch.device = _CPU) -> Iterator[None
     with ExitStack() as after:
         if device.type == "cuda":
             after.enter_context(torch.cuda.device(device))
-            default = torch.cuda.default_stream(device)  # as in the threads that train
-            default.wait_stream(torch.cuda.current_stream(device))
+            own, default = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
+            default.wait_stream(own)  # the threads that train have the default stream
+            after.callback(own.wait_stream, default)
             after.enter_context(torch.cuda.stream(default))
             after.enter_context(deterministic_algorithms())
         for of, _ in switches:

@@ -82,9 +82,9 @@ class Executor:
         return self
 
     def __exit__(self, *ended: object) -> None:
-        """Wait for the clients of a round that was abandoned, and give back what training kept.
+        """Wait for the clients of an abandoned round; give back the memory that training kept.
 
-        A notebook's traceback would hold it.
+        A traceback that lives on, as in a notebook, would hold that memory.
         """
         self.workers.__exit__(*ended)
         self.give_back_memory()

@@ -140,11 +140,20 @@ def test_failed_capture_is_forgotten(
     ):
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.delattr(torch._C, "_cuda_endAllocateToPool", raising=False)
-    ends = "CurrentStream" if version == "2.7.0" else ""
-    for name in (f"_cuda_endAllocate{ends}ToPool", "_cuda_releasePool"):
+    where = "CurrentStream" if version == "2.7.0" else ""
+    for name in (f"_cuda_endAllocate{where}ToPool", "_cuda_releasePool"):
         monkeypatch.setattr(torch._C, name, lambda *of: calls.append(of), raising=False)
     monkeypatch.setattr(torch, "__version__", version)
     capture = CudaCapture(SimpleNamespace(device=torch.device("cuda", 1)))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match=REFUSED):
         capture(fails)
     assert calls == [(1, (0, 1))] * forgotten + [3] * bool(forgotten)
+
+    def refuses(*_: object) -> None:
+        raise RuntimeError("no capture is underway")
+
+    calls.clear()
+    monkeypatch.setattr(torch._C, f"_cuda_endAllocate{where}ToPool", refuses)
+    with pytest.raises(RuntimeError, match=REFUSED):
+        capture(fails)
+    assert calls == [3] * bool(forgotten)  # the graph gives the pool back itself

@@ -60,8 +60,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     """
     CURRENT.clear()
     gpus = [SimpleNamespace(seconds=0.0, waits=0, generator=torch.tensor([k])) for k in (5, 6)]
-    streams = [SimpleNamespace(gpu=k, waits_for=[]) for k in range(2)]
-    for stream in streams:
+    streams = [SimpleNamespace(gpu=k) for k in range(2)]
+    for stream in (*gpus, *streams):
+        stream.waits_for = []
         stream.wait_stream = stream.waits_for.append
 
     @contextmanager
@@ -206,12 +207,15 @@ def test_generators_of_gpus_are_given_back(cuda: Any) -> None:
 
 def test_process_and_its_workers_have_their_gpu(cuda: Any) -> None:
     """A user's ``.cuda()`` goes there; after a run it is what it was."""
+    default = torch.cuda.default_stream(SECOND)
     with numerics("fp32", SECOND), Threads(2, device=SECOND) as threads:
         assert CURRENT[0] == 1
         assert CURRENT[-1] == (1, cuda[1])  # the default stream, after what the caller's computes
+        assert cuda[1].waits_for == []
         found = all_of(threads, [lambda _: CURRENT[threading.get_ident()]] * 4)
     assert found == [1] * 4
     assert CURRENT[0] == 0
+    assert cuda[1].waits_for == [default]  # what follows on it reads what was trained
 
 
 def test_what_is_not_deterministic_is_logged(

@@ -287,7 +287,7 @@ def test_what_cannot_train_together_trains_alone(
     embedding[1].register_parameter("own", nn.Parameter(torch.ones(10)))
     rarely = nn.Sequential(product, Doing(lambda _, x: x * float(torch.rand(()) < 2)))
     ours, adam = Inputs(MODEL, data, CPU), replace(SGD, optimizer=torch.optim.Adam)
-    # As folders of classes come: the first five are of one.
+    # As folders of classes come: the first ones are of one class.
     labels, rank = data.train_labels.sort()
     by_class = replace(data, train_images=data.train_images[rank], train_labels=labels)
     weights = torch.tensor([1.0] * 7 + [50.0] * 3, dtype=torch.float64)
@@ -316,6 +316,38 @@ def test_what_cannot_train_together_trains_alone(
     widths = [widest_group(m, data, SGD, PLAIN, "auto", 2**40, str) for m in (looking, viewing)]
     assert widths == [1, WIDEST]
     assert "one after another: their memory is not known: " in caplog.text
+
+
+def of_probabilities(outputs: Tensor, labels: Tensor) -> Tensor:
+    return functional.binary_cross_entropy(outputs, functional.one_hot(labels, 10).to(outputs))
+
+
+def of_several_labels(outputs: Tensor, labels: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(outputs, labels.to(outputs))
+
+
+def bending(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (functional.mse_loss(outputs, labels[:, None].to(outputs)) - 0.05).abs() + 0.05
+
+
+@pytest.mark.parametrize(
+    ("last", "loss", "together"),
+    [
+        (nn.Sequential(nn.Linear(64, 10), nn.Sigmoid()), of_probabilities, True),
+        (nn.Linear(64, 10), of_several_labels, True),
+        (nn.Linear(64, 1), bending, False),  # though far from what is right it is a mean
+    ],
+)
+def test_loss_is_tried_where_outputs_are_nearly_right(
+    data: FederatedData, last: nn.Module, loss: Any, together: bool
+) -> None:
+    """But not on outputs that a model with such outputs never makes."""
+    labels = data.train_labels
+    if loss is of_several_labels:
+        labels = functional.one_hot(labels, 10)
+    model, sgd = nn.Sequential(nn.Flatten(), last), replace(SGD, loss=Loss("mine", loss))
+    inputs = Inputs(model, replace(data, train_labels=labels), CPU)
+    assert (why_alone(inputs, sgd) == "") == together
 
 
 def test_outputs_of_one_dimension_train_together_as_alone(tiny: Tiny, data: FederatedData) -> None:
