@@ -7,6 +7,7 @@
 #   launch/reproduce.sh --rounds 30 'mnist_iid_*' -- --set data_args.data_cache_dir=/data
 #
 #   --all           the 40 conditions of the paper, in its order
+#   --table         what launch/paper_table.sh makes: the 40, three seeds each, and two single clients
 #   --jobs N        runs side by side (1); a GPU has room for several, a CPU is full with one
 #   --seeds LIST    seeds, by commas (0); the first seed of all recipes comes first
 #   --rounds N      rounds of each run; each recipe's own by default
@@ -35,13 +36,17 @@ mistake() {
 
 recipes=$(dirname "$0")/../recipes
 paper=({mnist_noniid,cifar10_noniid,mnist_iid,cifar10_iid}_{b,ub}_{fedavg,fedprox,normnorm,momentum,fednnnn})
-jobs=1 seeds=0 rounds='' precision='' runs=runs/reproduce results=results patterns=() more=()
+table='' jobs=1 seeds='' rounds='' precision='' runs=runs/reproduce results=results patterns=() more=()
 while [ $# -gt 0 ]; do
   case $1 in
     --jobs | --seeds | --rounds | --precision | --runs | --results)
       [ $# -gt 1 ] || mistake "$1: needs a value"
       printf -v "${1#--}" %s "$2"
       shift 2
+      ;;
+    --table)
+      table=yes
+      shift
       ;;
     --all)
       patterns+=("${paper[@]}")
@@ -61,24 +66,40 @@ while [ $# -gt 0 ]; do
 done
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || mistake "--jobs $jobs: must be a number of runs from 1"
 [[ $rounds =~ ^([1-9][0-9]*)?$ ]] || mistake "--rounds $rounds: must be a number of rounds from 1"
-[[ $seeds =~ ^(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*$ ]] \
+[ -z "$table" ] || [ -z "$seeds${patterns[*]}" ] || mistake "the table has its own seeds and recipes"
+[[ ${seeds:=0} =~ ^(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*$ ]] \
   || mistake "--seeds $seeds: must be whole numbers, by commas, without zeros before them"
-if [ ${#patterns[@]} -eq 0 ]; then
+if [ -z "$table" ] && [ ${#patterns[@]} -eq 0 ]; then
   printf '%s\n' "${paper[@]}" >&2
   mistake "give names or patterns of these recipes, such as 'mnist_noniid_b_*', or --all"
 fi
 
 names=() # of runs; patterns may overlap
-for seed in ${seeds//,/ }; do
-  for pattern in "${patterns[@]}"; do
-    for file in "$recipes"/$pattern.yaml; do
-      [ -r "$file" ] || mistake "$pattern: no such recipe in $recipes"
-      name=$(basename "$file" .yaml)-seed$seed
-      [[ " ${names[*]} " == *" $name "* ]] || names+=("$name")
+add() { # SEEDS PATTERN ...
+  local seed pattern file name
+  for seed in ${1//,/ }; do
+    for pattern in "${@:2}"; do
+      for file in "$recipes"/$pattern.yaml; do
+        [ -r "$file" ] || mistake "$pattern: no such recipe in $recipes"
+        name=$(basename "$file" .yaml)-seed$seed
+        [[ " ${names[*]} " == *" $name "* ]] || names+=("$name")
+      done
     done
   done
-done
+}
+if [ -n "$table" ]; then # in the order in which its parts tell most
+  for part in 0 1,2; do
+    for condition in noniid_b noniid_ub iid_b iid_ub; do add $part "cifar10_${condition}_*"; done
+    add $part 'mnist_noniid_*' 'mnist_iid_*'
+    [ $part != 0 ] || add 0 mnist_single_client cifar10_single_client
+  done
+else
+  add "$seeds" "${patterns[@]}"
+fi
 
+precision_of() { # NAME: what --precision asks of it; in the table MNIST has the recipes' own
+  [[ -n $table && $1 == mnist* ]] || echo "$precision"
+}
 value() { # KEY FILE: what follows the key, in a recipe or in summary.json
   sed -En "s/^ *\"?$1\"?: *\"?([^\",# ]*).*/\1/p" "$2" | head -n 1
 }
@@ -112,7 +133,9 @@ run() { # NAME
   fi
   settings+=(--set "validation_args.test_served=$test_served")
   [ -z "$rounds" ] || settings+=(--set "train_args.comm_round=$rounds")
-  [ -z "$precision" ] || settings+=(--set "train_args.precision=$precision")
+  local asked
+  asked=$(precision_of "$1")
+  [ -z "$asked" ] || settings+=(--set "train_args.precision=$asked")
   # It replaces this process, which is then the one to signal.
   exec fednnnn run "$recipes/${1%-seed*}.yaml" "${settings[@]}" "${more[@]}" >>"$runs/$1.log" 2>&1
 }
@@ -124,8 +147,7 @@ signal_runs() { # SIGNAL
   for process in $(jobs -pr); do kill "-$1" "$process" 2>/dev/null || true; done
 }
 end_runs() { # each writes a checkpoint; a second signal does not wait for it
-  # paper_table.sh passes on by USR1 what may have come here as well; a closed terminal may say it twice.
-  trap '' HUP USR1
+  trap '' HUP USR1 # a closed terminal may say it twice
   trap 'signal_runs KILL' INT TERM
   signal_runs TERM
   while [ -n "$(jobs -pr)" ]; do wait || true; done
@@ -133,7 +155,7 @@ end_runs() { # each writes a checkpoint; a second signal does not wait for it
   for name in "${running[@]}"; do keep_part "$name"; done
 }
 stop() { # STATUS
-  # Another signal would end what ends the runs. USR1 for good: paper_table.sh passes it on.
+  # Another signal would end what ends the runs.
   trap '' HUP INT TERM USR1
   echo "stopping when checkpoints are written, once more stops at once; the same command resumes" >&2 || true
   exit "$1"
@@ -163,7 +185,8 @@ reap() { # waits until a run ends, and keeps its records
 for name in "${names[@]}"; do
   [ -r "$results/$name/recipe.yaml" ] || continue
   kept=$(value precision "$results/$name/recipe.yaml")
-  [ "$kept" = "${precision:-$kept}" ] \
+  asked=$(precision_of "$name")
+  [ "$kept" = "${asked:-$kept}" ] \
     || mistake "--precision $precision: $results/$name has $kept; --results names another folder"
 done
 mkdir -p "$runs" "$results"

@@ -1,6 +1,6 @@
 """What a recipe's run is of: its data and model, or the objects that a program gave for them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from fednnnn_plugin.assembly.functions import Functions, find_functions
 from fednnnn_plugin.assembly.loaders import has_loaders, load_loaders
 from fednnnn_plugin.assembly.vocabulary import Tokens, check_tokens, tokens_of
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.data.images import Split
 from fednnnn_plugin.data.own_data import DATA, bring_data
 from fednnnn_plugin.fingerprint import Fingerprint, code_digests, model_digests, tensors_digest
 from fednnnn_plugin.models import MODEL, create_model, form_of, is_built_in
@@ -127,8 +128,7 @@ def _data_digests(data: FederatedData) -> Fingerprint:
         tensors = {name: value for name, value in vars(data).items() if isinstance(value, Tensor)}
         found["tensors"] = tensors_digest(tensors.items())
     for name in ("client_indices", "client_test_indices"):
-        positions: Sequence[Tensor] = getattr(data, name)
+        positions: tuple[Tensor, ...] = getattr(data, name)
         if positions and "split" not in data.fingerprint:
-            clients = ((str(client), held) for client, held in enumerate(positions))
-            found[name] = tensors_digest(clients)
+            found[name] = Split(positions).digest()
     return {"data_set": found} if found else {}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors, with_options
 from fednnnn_plugin.cli.short_options import SHORT, on_short_options, short_overrides
@@ -84,7 +85,8 @@ def check_command(recipe: str, **options: Any) -> None:
     options: its settings, paths, clients and state are checked, and nothing is written.
     """
     if _is_servers(recipe):
-        if given := [name for name, value in options.items() if value]:
+        source_of = click.get_current_context().get_parameter_source
+        if given := [name for name in options if source_of(name) is not ParameterSource.DEFAULT]:
             words = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             words = words.replace("--overrides", "--set")
             raise UserError(words, "a FedML server's YAML is checked without options")

@@ -73,16 +73,9 @@ class FederatedData:
         return len(self.client_indices[client])
 
     @property
-    def tested_on(self) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Inputs, labels, and the positions in them that each client is tested on; maybe none."""
-        if self.client_holdouts:
-            return self.train_images, self.train_labels, self.client_holdouts
-        return self.test_images, self.test_labels, self.client_test_indices
-
-    @property
     def has_client_tests(self) -> bool:
         """Tell whether a client has a test part."""
-        return any(map(len, self.tested_on[2]))
+        return any(map(len, self.client_holdouts or self.client_test_indices))
 
     def normalised(self, inputs: Tensor) -> Tensor:
         """Return inputs of this data, on the CPU, as a model takes them."""

@@ -58,6 +58,12 @@ def test_method_may_be_named_by_its_server() -> None:
     assert result.stderr.endswith("did you mean FedNNNN?\n")
 
 
+def test_option_that_would_not_count_is_refused() -> None:
+    result = check("--seed", "0", "--set", "beta=0.5")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "--seed, --set: a FedML server's YAML is checked without options\n"
+
+
 def test_file_is_read_as_fedml_reads_it() -> None:
     """By PyYAML: an alias is a value, 010 is 8, and 1e-5 a text, which FedML's privacy refuses."""
     text, rounds = Path(CONFIG).read_text(), "comm_round: &rounds 010\n  own: *rounds"

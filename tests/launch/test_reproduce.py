@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -129,6 +130,8 @@ def test_reproduce_ends_its_runs_with_itself(
         *((words, words) for words in ("--jobs 0", "--seeds 007", "--sed", "--jobs", "none_such")),
         ("--jobs 2", "\n".join(f"mnist_noniid_b_{method}" for method in ORDER)),
         ("--seeds 0,1 --precision bf16 --all", "results/mnist_iid_b_fedavg-seed1"),  # it has fp32
+        ("--table --seeds 1", "the table has its own seeds"),
+        ("--table mnist_iid_b_fedavg", "the table has its own seeds"),
     ],
 )
 def test_reproduce_names_a_mistake_and_runs_nothing(
@@ -143,7 +146,7 @@ def test_reproduce_names_a_mistake_and_runs_nothing(
 
 
 @pytest.mark.slow
-def test_the_papers_table_is_made_part_by_part(launcher: Launcher, tmp_path: Path) -> None:
+def test_the_papers_table_is_made_in_its_order(launcher: Launcher, tmp_path: Path) -> None:
     """40 conditions with three seeds, and two single clients; CIFAR-10 in another precision."""
     fails = "case $2 in *mnist_single_client.yaml) exit 3 ;; esac\n"  # which costs no other run
     launcher.command("fednnnn", fails + FEDNNNN.replace("train_args.*)", "train_args.b*)"))
@@ -155,4 +158,6 @@ def test_the_papers_table_is_made_part_by_part(launcher: Launcher, tmp_path: Pat
     in_tf32 = [line for line in told if "train_args.precision=tf32" in line]
     assert len(in_tf32) == 20 * 3 + 1
     assert all("/cifar10_" in line for line in in_tf32)
-    assert all("cifar10_noniid_b_" in line for line in told[:5])
+    begun = re.findall("^running: (.*)$", first, re.MULTILINE)
+    assert all(name.startswith("cifar10_noniid_b_") for name in begun[:5])
+    assert {name[-1] for name in begun[:42]} == {"0"}

@@ -26,10 +26,10 @@ def _idx(name: str, splits: tuple[str, ...] = ("",), **more: Any) -> None:
         return missing_files(folder, idx_names(name, split))
 
     def read(folder: Path, split: str) -> tuple[Parts, Sequence[str]]:
-        of = getattr(torchvision_datasets(), name)
-        classes = of.classes_split_dict[split] if split else of.classes
-        if name == "MNIST":
-            classes = _DIGITS
+        classes: Sequence[str] = _DIGITS
+        if name != "MNIST":  # whose classes torchvision calls "0 - zero"
+            of = getattr(torchvision_datasets(), name)
+            classes = of.classes_split_dict[split] if split else of.classes
         return read_parts(folder, idx_names(name, split), len(classes)), classes
 
     torchvision_set(name, missing, read, splits=splits, **more)
