@@ -2,26 +2,15 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fednnnn_plugin.client.method import GradientAt
 
-
-class StepGradient(Protocol):
-    """A method's gradients of a step, for clients that are neighbours in a group."""
-
-    def __call__(
-        self, weights: Tensor, gradient_at: GradientAt, number: Tensor, *, first: int = 0
-    ) -> Tensor:
-        """Return g, ``[m, d]``, at the weights ``[m, d]``.
-
-        ``number`` ``[m, 1]`` is each one's step, from 0; ``first`` the row of the first in the
-        group.
-        """
+#: Returns a method's g, ``[m, d]``, of the first m clients of a group, from their weights
+#: ``[m, d]``, what computes the gradients of the loss, and the step of each, from 0, ``[m, 1]``.
+StepGradient = Callable[[Tensor, GradientAt, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -30,11 +19,6 @@ class Correction:
 
     added: Tensor | None = None
     gradient: StepGradient | None = None
-
-    def row(self, place: int) -> "Correction":
-        """Return that of one client of the group."""
-        gradient = self.gradient and partial(self.gradient, first=place)
-        return Correction(None if self.added is None else self.added[place : place + 1], gradient)
 
 
 def step_gradients(gradient_at: GradientAt, buffers: Callable[[], Iterable[Tensor]]) -> GradientAt:

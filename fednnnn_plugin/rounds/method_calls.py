@@ -108,16 +108,10 @@ class MethodCalls:
         return None if added is None and gradient is None else Correction(added, gradient)
 
     def _gradient(
-        self,
-        kept: Vectors,
-        weights: Tensor,
-        gradient_at: GradientAt,
-        number: Tensor,
-        *,
-        first: int = 0,
+        self, kept: Vectors, weights: Tensor, gradient_at: GradientAt, number: Tensor
     ) -> Tensor:
-        """Return the method's gradient for neighbours in a group, of which all had ``kept``."""
-        rows, method, computed = slice(first, first + len(weights)), self.method, 0
+        """Return the method's gradient for the first of a group, of which all had ``kept``."""
+        method, computed = self.method, 0
 
         def at(points: Tensor) -> Tensor:
             nonlocal computed
@@ -130,7 +124,7 @@ class MethodCalls:
             except Exception as error:
                 raise _OfClient from error
 
-        own = {name: matrix[rows] for name, matrix in kept.items()}
+        own = {name: matrix[: len(weights)] for name, matrix in kept.items()}
         step = LocalStep(number, self._rate, self.served, self.sent, own)
         with self._errors(of_group=True), torch.no_grad():
             return self._vector("gradient", "g", method.gradient(weights, at, step), len(weights))
