@@ -1,9 +1,8 @@
 """FedML's privacy, attacks and defences around our aggregation: what works, what is refused."""
 
 import logging
-import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
@@ -12,7 +11,9 @@ from fedml.core.security.fedml_defender import FedMLDefender
 from torch import Tensor
 
 from fednnnn_plugin.errors import RunError, UserError, reason, shown
+from fednnnn_plugin.recipe.mappings import Part, whole
 from fednnnn_plugin.server.layout import State
+from fednnnn_plugin.server.rules import Key, positive
 
 _log = logging.getLogger(__name__)
 
@@ -28,29 +29,18 @@ class Choices(NamedTuple):
     works: dict[str, tuple[str, ...]]  # and the settings that each one needs
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and value is not True and 0 < value < math.inf
-
-
-_POSITIVE, _COUNT = "a positive finite number", "a whole number of at least 0"
-# What a setting must be, in words and as a test; what may be None has a default.
-_SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "norm_bound": (_POSITIVE, _is_positive),
-    "max_grad_norm": (_POSITIVE, lambda value: value is None or _is_positive(value)),
-    "byzantine_client_num": (_COUNT, _is_count),
-    "malicious_client_id": (_COUNT, lambda value: value is None or _is_count(value)),
-    "krum_param_m": (
-        "a whole number of at least 1",
-        lambda value: value is None or (_is_count(value) and value > 0),
-    ),
-    "attack_mode": ("zero, random or flip", lambda value: value in ("zero", "random", "flip")),
+# What a setting must be; what is optional has a default.
+_SETTINGS: dict[str, Part | Key] = {
+    "norm_bound": positive(),
+    "max_grad_norm": positive(),
+    "byzantine_client_num": whole(0),
+    "malicious_client_id": whole(0),
+    "krum_param_m": whole(1),
+    "attack_mode": Part(lambda value: value in ("zero", "random", "flip"), "zero, random or flip"),
     # It fails in FedML 0.9.6 under cdp, and counts nothing under ldp.
-    "enable_rdp_accountant": ("false", lambda value: value in (False, None)),
+    "enable_rdp_accountant": Part(lambda value: value in (False,), "false"),
 }
+_OPTIONAL = ("max_grad_norm", "malicious_client_id", "krum_param_m", "enable_rdp_accountant")
 _KRUM = ("byzantine_client_num", "krum_param_m")
 _NOISE = ("mechanism_type", "epsilon", "delta", "sensitivity")
 _REPLACEMENT = "model_replacement"  # its client is a position in the list
@@ -155,9 +145,9 @@ def _start(part: Any, args: Any, key: str, choices: Choices) -> None:
         why = f" ({_REFUSED[chosen]})" if chosen in _REFUSED else ""
         raise UserError(key, chosen, f"must be one of {', '.join(choices.works)}{why}")
     for name in choices.works[chosen]:
-        value, (words, allows) = getattr(args, name, None), _SETTINGS[name]
-        if not allows(value):
-            raise UserError(name, f"{shown(value)}: {key} {chosen} needs {words}")
+        value, must = getattr(args, name, None), _SETTINGS[name]
+        if not (must.check(value) or (value is None and name in _OPTIONAL)):
+            raise UserError(name, f"{shown(value)}: {key} {chosen} needs {must.allowed}")
     drawn, least = getattr(args, "client_num_per_round", None), _least_clients(args, chosen)
     if isinstance(drawn, int) and drawn < least:
         raise UserError("client_num_per_round", f"{drawn}: {key} {chosen} needs at least {least}")

@@ -203,8 +203,8 @@ KRUM = {"defense_type": "krum", "byzantine_client_num": 1, "client_num_per_round
     ("values", "named"),
     [
         ({"defense_type": "cclip"}, r"defense_type: cclip: must be one of .* \(it "),
-        (CLIPPING, "norm_bound: null: .* positive"),
-        (CLIPPING | {"norm_bound": True}, "norm_bound: true: .* positive"),
+        (CLIPPING, "norm_bound: null: .* greater than 0"),
+        (CLIPPING | {"norm_bound": True}, "norm_bound: true: .* greater than 0"),
         (KRUM, "client_num_per_round: 4: .* 5"),
         (REPLACING | {"malicious_client_id": 2}, "client_num_per_round: 2: .* 3"),
         ({"epsilon": 2.0}, "dp_solution_type: cdp: .*psilon"),
