@@ -123,7 +123,8 @@ def main() -> None:
     for given, known in ((names, METHODS), (conditions, CONDITIONS)):
         if unknown := {*given} - {*known}:
             parser.error(f"{', '.join(sorted(unknown))}: must be some of {', '.join(known)}")
-    if REFERENCE not in names:
+    there = all((asked.page / each / REFERENCE).is_dir() for each in conditions)
+    if REFERENCE not in names and not there:
         parser.error(f"--methods: must have {REFERENCE}, to which the others are compared")
     logging.getLogger("fednnnn_plugin").setLevel(logging.WARNING)
     for condition, name in product(conditions, names):

@@ -81,10 +81,13 @@ def final_accuracy(records: bytes) -> float:
     return 100 * rounds[-1]["test_acc"] if len(rounds) == ROUNDS else CHANCE
 
 
-def read_results(page: Path, names: list[str]) -> pd.DataFrame:
-    """Return a row for each method and seed of the conditions of which a page has all records."""
+def read_results(page: Path) -> pd.DataFrame:
+    """Return a row for each seed of the methods that have records in all conditions of a page."""
+    there = [each for each in CONDITIONS if (page / each).is_dir()]
+    names = [name for name in METHODS if all((page / each / name).is_dir() for each in there)]
+    if names == [REFERENCE]:
+        raise SystemExit(f"{page}: only {REFERENCE} has records in all of {', '.join(there)}")
     rows = []
-    there = [each for each in CONDITIONS if all((page / each / name).exists() for name in names)]
     for condition, name, seed in product(there, names, SEEDS):
         packed = page / condition / name / f"seed{seed}.jsonl.gz"
         records = gzip.decompress(packed.read_bytes())
@@ -196,15 +199,14 @@ def overview(results: pd.DataFrame) -> str:
 
 def write_page(page: Path) -> None:
     """Write the page, of the methods that have records beside it in all its conditions."""
-    conditions = [page / each for each in CONDITIONS if (page / each).is_dir()]
-    names = [name for name in METHODS if all((each / name).is_dir() for each in conditions)]
-    results = read_results(page, names)
+    results = read_results(page)
+    count = results["method"].nunique()
     text = [
         verdict(results),
         "",
         "# Comparison of the methods on digits",
         "",
-        f"Made by `launch/compare.py` from the records beside it. Each of {len(names)} methods had "
+        f"Made by `launch/compare.py` from the records beside it. Each of {count} methods had "
         f"{TRIALS} trials of {ROUNDS} rounds in each condition, judged by the final accuracy on a "
         f"sixth of the training images that was held out, in the mean of seeds "
         f"{' and '.join(map(str, TUNING_SEEDS))}. The {CANDIDATES} best had seeds "

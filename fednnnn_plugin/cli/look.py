@@ -102,7 +102,7 @@ def partition_command(
     split = partition_name(spec.partition_method, spec.partition_sizes)
     split = "own split" if "split" in data.fingerprint else split
     title = f"{dataset_title(spec.dataset)}: {split}"
-    size = f"{data.num_clients} clients, {counts.to_numpy().sum():.0f} samples"
+    size = f"{data.num_clients} clients, {sum(map(len, data.client_indices))} samples"
     say(f"{title}, {size}\n\n{counts_text(counts)}")
     if plot:
         save_partition(counts, title, plot)

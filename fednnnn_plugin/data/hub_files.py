@@ -75,7 +75,7 @@ def _place(spec: DataSpec, revision: str | None, where: str) -> Path:
     name = spec.dataset.removeprefix(HUB)
     path = user_path(name).absolute()
     if any((path / saved).exists() for saved in ("state.json", "dataset_dict.json")):
-        must = "must be parquet files, as of to_parquet(); or pass load_from_disk(...) as data"
+        must = "must be parquet files: write each split of load_from_disk(...) by to_parquet()"
         raise UserError(where, "was written by save_to_disk", must)
     if path.is_dir() or path.is_file():
         return path

@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fednnnn_plugin.data.images import has_channels_last
 from fednnnn_plugin.errors import UserError, did_you_mean, printable
@@ -107,28 +106,15 @@ def _arrays(table: Any, where: str, owners: str | None = None) -> tuple[Any, ...
     shown = table.column_names if form["output_all_columns"] else form["columns"]
     names = [name for name in shown if name != owners]
     name, of_labels = inputs_and_labels_of(names, where)
-    inputs = column_values(table, name, where)
-    if type(table.features[name]).__name__ == "Image":
-        inputs = inputs[:, None] if inputs.ndim == 3 else inputs.transpose(0, 3, 1, 2)
-    return as_inputs(inputs), column(table, of_labels), *whose
-
-
-def as_inputs(values: NDArray[Any]) -> NDArray[Any]:
-    """Return images with their channels first, and integers, such as tokens, as int64."""
-    if values.dtype != np.uint8:
-        return values.astype(np.int64) if values.dtype.kind in "iu" else values
-    if values.ndim == 3:
-        return values[:, None]
-    return values.transpose(0, 3, 1, 2) if has_channels_last(values.shape) else values
+    return column_values(table, name, where), column(table, of_labels), *whose
 
 
 def column_values(table: Any, name: str, where: str) -> Any:
-    """Return the numbers of a column, or its images: uint8 ``[n, ...]`` of 3 dimensions or 4."""
+    """Return a column's numbers: integers, such as tokens, as int64.
+
+    Images, which uint8 arrays of three dimensions or four are too, are uint8 ``[n, C, H, W]``.
+    """
     inputs, feature = column(table, name), table.features[name]
-    while hasattr(feature, "feature"):
-        feature = feature.feature
-    if getattr(feature, "dtype", "") == "uint8" and inputs.ndim > 2:
-        inputs = inputs.astype(np.uint8)  # which the library reads as int64
     if inputs.dtype.kind not in "biuf":
         what = type(inputs.flat[0]).__name__ if inputs.size else "nothing"
         raise UserError(
@@ -137,7 +123,18 @@ def column_values(table: Any, name: str, where: str) -> Any:
             "must be numbers of one shape: resize images, or make tokens of texts, padded to one "
             "length",
         )
-    return inputs
+    if type(feature).__name__ == "Image":
+        return inputs[:, None] if inputs.ndim == 3 else inputs.transpose(0, 3, 1, 2)
+    if inputs.dtype.kind not in "iu":
+        return inputs
+    while hasattr(feature, "feature"):
+        feature = feature.feature
+    if getattr(feature, "dtype", "") != "uint8" or inputs.ndim not in (3, 4):
+        return inputs.astype(np.int64, copy=False)
+    images = inputs.astype(np.uint8)  # which the library reads as int64
+    if images.ndim == 3:
+        return images[:, None]
+    return images.transpose(0, 3, 1, 2) if has_channels_last(images.shape) else images
 
 
 def named_column(name: str | None, key: str, table: Any, where: str) -> str | None:

@@ -131,7 +131,9 @@ def _heads(runs: pd.DataFrame) -> pd.DataFrame:
     heads = runs.drop_duplicates("run")
     keys = ["method", *(key for key in setting_columns(runs) if key not in IDENTITY)]
     shared = heads.groupby(LINE)[keys].transform("nunique", dropna=False) == 1
-    shared["method"] = shared.all(axis=1)
+    # Runs of Dirichlet's partition share it here; others hold one that they do not use.
+    told = shared.drop(columns="partition_alpha", errors="ignore")
+    shared["method"] = told.all(axis=1)
     return heads.assign(**heads[keys].where(shared)).drop_duplicates(LINE)
 
 

@@ -396,6 +396,33 @@ def test_arrays_of_uint8_are_images(tmp_path: Path, shape: tuple[int, ...]) -> N
     assert message.startswith("data_args.image_size: ")
 
 
+def test_other_arrays_of_uint8_are_as_other_integers(tmp_path: Path) -> None:
+    """With more dimensions than an image has they are no images; a missing number is not 0."""
+    how = {"partition_method": "iid", "partition_by": None, "arguments": {"label_column": None}}
+    path, labels = tmp_path / "train.parquet", [0, 1] * 3
+    moving = datasets.Features({"x": datasets.Array4D((2, 2, 2, 3), "uint8")})
+    moving["label"] = datasets.Value("int64")
+    films = [np.full((2, 2, 2, 3), k, np.uint8) for k in range(6)]
+    datasets.Dataset.from_dict({"x": films, "label": labels}, features=moving).to_parquet(path)
+    data = load(path, tmp_path, 2, **how, test_fraction=0.5)
+    assert (data.train_images.dtype, data.train_images.shape[1:]) == (torch.int64, (2, 2, 2, 3))
+    rows = datasets.Sequence(datasets.Sequence(datasets.Value("uint8")))
+    lacking = datasets.Features({"x": rows, "label": datasets.Value("int64")})
+    values = {"x": [[[1, 2], [3, None]]] * 6, "label": labels}
+    datasets.Dataset.from_dict(values, features=lacking).to_parquet(path)
+    assert "has NaN or infinite values" in refusal(load, path, tmp_path, 2, **how)
+
+
+def test_labels_of_true_and_false_that_lack_one_are_refused(tmp_path: Path) -> None:
+    features = datasets.Features({"x": datasets.Value("float32"), "label": datasets.Value("bool")})
+    for name, last in (("train", True), ("test", None)):
+        values = {"x": [1.0] * 4, "label": [True, False, True, last]}
+        part = datasets.Dataset.from_dict(values, features=features)
+        part.to_parquet(tmp_path / f"{name}.parquet")
+    message = refusal(load, tmp_path, tmp_path, **PLAIN)
+    assert message.endswith("column label: has null: must have a text or a number in each row")
+
+
 @pytest.mark.parametrize("splits", [False, True])
 def test_folders_of_save_to_disk_are_refused(tmp_path: Path, splits: bool) -> None:
     """Which may have the library's own files of other rows."""

@@ -206,6 +206,13 @@ def test_line_of_several_methods_or_settings_has_no_accuracy_of_the_papers(make_
     assert "η 0.05" not in tables.settings(runs[runs["method"] == "FedAvg"])
 
 
+def test_alpha_that_the_partition_does_not_use_tells_no_seeds_apart(make_run) -> None:
+    for seed, alpha in ((0, 0.5), (1, 0.3)):
+        given = {"seed": seed, "partition_alpha": alpha, "dataset": "mnist", "comm_round": 100}
+        folder = make_run("FedNNNN", name=f"{alpha}", done=100, **given)
+    assert list(tables.accuracy(arrange(fp.read_runs(folder.parent))).rows["paper"]) == ["99.1"]
+
+
 @pytest.mark.parametrize(
     ("nnnn", "base", "why", "rounds"),
     [

@@ -20,7 +20,7 @@ from fednnnn_plugin.data.natural import NATURAL, Owners, checked_owners
 from fednnnn_plugin.data.own_data import checked_parts
 from fednnnn_plugin.data.sets import HUB_NAME, named_dataset
 from fednnnn_plugin.data.spec import DataSpec
-from fednnnn_plugin.data.tables import LABELS, as_inputs, column, column_values, named_column
+from fednnnn_plugin.data.tables import LABELS, column, column_values, named_column
 from fednnnn_plugin.errors import UserError, printable, shown
 
 _PARTS = ("train: ", "test: ")
@@ -88,7 +88,7 @@ def _inputs(
     """Return the inputs of each table; images of all have as many channels."""
     if not _are_images(tables[0], name):
         check_no_size(spec.image_size, f"{where}: column {printable(name)}")
-        return [as_inputs(column_values(table, name, where)) for table in tables]
+        return [column_values(table, name, where) for table in tables]
     if not all(map(len, tables)):
         raise UserError(where, "has a split without a sample")
     as_stored = type(tables[0].features[name])(decode=False)
@@ -131,14 +131,16 @@ def _labels(tables: list[Any], name: str, where: str) -> tuple[list[NDArray[Any]
     feature = tables[0].features[name]
     if type(feature).__name__ == "ClassLabel":
         return values, tuple(feature.names)
-    if values[0].dtype == np.bool_:
+    kinds = {part.dtype.kind for part in values}
+    if kinds == {"b"}:
         return [part.astype(np.int64) for part in values], ("False", "True")
-    if any(part.dtype.kind not in "OU" for part in values):
+    if not kinds <= {*"bOU"}:
         return values, ()
     texts = np.concatenate(values)
     if others := [value for value in texts.flat if not isinstance(value, str)]:
         of, must = f"{where}: column {printable(name)}", "must have a text or a number in each row"
-        raise UserError(of, f"has {shown(others[0])}", must)
+        lacking = any(value is None for value in others)  # beside what is true or false
+        raise UserError(of, f"has {shown(None if lacking else others[0])}", must)
     known, numbers = np.unique(texts.astype(np.str_), return_inverse=True)
     return np.split(numbers, [len(values[0])])[: len(values)], tuple(map(str, known))
 
