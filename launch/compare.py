@@ -123,16 +123,18 @@ def main() -> None:
     for given, known in ((names, METHODS), (conditions, CONDITIONS)):
         if unknown := {*given} - {*known}:
             parser.error(f"{', '.join(sorted(unknown))}: must be some of {', '.join(known)}")
-    there = all((asked.page / each / REFERENCE).is_dir() for each in conditions)
-    if REFERENCE not in names and not there:
+    compared = all((asked.page / each / REFERENCE).is_dir() for each in conditions)
+    if REFERENCE not in names and not compared:
         parser.error(f"--methods: must have {REFERENCE}, to which the others are compared")
     logging.getLogger("fednnnn_plugin").setLevel(logging.WARNING)
     for condition, name in product(conditions, names):
         make(asked.work, condition, name)
     for condition, name in product(conditions, names):
         keep(asked.work, asked.page, condition, name)
-    write_page(asked.page)
+    there = write_page(asked.page)
     click.echo(f"page: {asked.page / 'README.md'}")
+    if lacking := [name for name in names if name not in there]:
+        click.echo(f"not on it, as one of its conditions lacks them: {', '.join(lacking)}")
 
 
 if __name__ == "__main__":

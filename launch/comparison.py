@@ -197,8 +197,8 @@ def overview(results: pd.DataFrame) -> str:
     return "\n".join([*lines, *(f"| {name} | {' | '.join(cells[name])} |" for name in order.index)])
 
 
-def write_page(page: Path) -> None:
-    """Write the page, of the methods that have records beside it in all its conditions."""
+def write_page(page: Path) -> list[str]:
+    """Write the page, of the methods that have records beside it in all its conditions: these."""
     results = read_results(page)
     count = results["method"].nunique()
     text = [
@@ -234,3 +234,4 @@ def write_page(page: Path) -> None:
     for condition in results["condition"].unique():
         text += section(page, condition, results)
     (page / "README.md").write_text("\n".join(text))
+    return [*results["method"].unique()]

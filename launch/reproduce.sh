@@ -36,7 +36,7 @@ mistake() {
 
 recipes=$(dirname "$0")/../recipes
 paper=({mnist_noniid,cifar10_noniid,mnist_iid,cifar10_iid}_{b,ub}_{fedavg,fedprox,normnorm,momentum,fednnnn})
-table='' jobs=1 seeds='' rounds='' precision='' runs=runs/reproduce results=results patterns=() more=()
+table='' jobs=1 seeds=none rounds='' precision='' runs=runs/reproduce results=results patterns=() more=()
 while [ $# -gt 0 ]; do
   case $1 in
     --jobs | --seeds | --rounds | --precision | --runs | --results)
@@ -66,8 +66,9 @@ while [ $# -gt 0 ]; do
 done
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || mistake "--jobs $jobs: must be a number of runs from 1"
 [[ $rounds =~ ^([1-9][0-9]*)?$ ]] || mistake "--rounds $rounds: must be a number of rounds from 1"
-[ -z "$table" ] || [ -z "$seeds${patterns[*]}" ] || mistake "the table has its own seeds and recipes"
-[[ ${seeds:=0} =~ ^(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*$ ]] \
+[ -z "$table" ] || [ "$seeds${patterns[*]}" = none ] || mistake "the table has its own seeds and recipes"
+[ "$seeds" != none ] || seeds=0
+[[ $seeds =~ ^(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*$ ]] \
   || mistake "--seeds $seeds: must be whole numbers, by commas, without zeros before them"
 if [ -z "$table" ] && [ ${#patterns[@]} -eq 0 ]; then
   printf '%s\n' "${paper[@]}" >&2
@@ -147,7 +148,7 @@ signal_runs() { # SIGNAL
   for process in $(jobs -pr); do kill "-$1" "$process" 2>/dev/null || true; done
 }
 end_runs() { # each writes a checkpoint; a second signal does not wait for it
-  trap '' HUP USR1 # a closed terminal may say it twice
+  trap '' HUP USR1 # a closed terminal or a batch system may send them twice
   trap 'signal_runs KILL' INT TERM
   signal_runs TERM
   while [ -n "$(jobs -pr)" ]; do wait || true; done

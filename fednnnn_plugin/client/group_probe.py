@@ -24,6 +24,7 @@ _EPOCHS = 2
 _SAME = 1e-8  # of the longest update: another order of additions makes less in float64
 _SEED = 0
 _MANY = 64  # samples on which a loss is tried
+_NEARLY = 1 - 1e-6  # of the way to what is right: no probability becomes 0
 
 
 def why_not_together(
@@ -93,7 +94,7 @@ def _is_mean(
     with torch.no_grad(), isolated_generators(_SEED, "client"):
         outputs = copy.deepcopy(model).eval()(inputs)
         tried, value = [outputs], None
-        if (made := _half_right(outputs, labels)) is not None:
+        if (made := _half_right(loss, outputs, labels)) is not None:
             value = value_of(loss.mean, made, labels)
         if value is not None and math.isfinite(value):  # else they are out of its range
             tried.append(made)
@@ -106,7 +107,7 @@ def _is_mean(
     return True
 
 
-def _half_right(outputs: Tensor, labels: Tensor) -> Tensor | None:
+def _half_right(loss: Loss, outputs: Tensor, labels: Tensor) -> Tensor | None:
     """Return outputs of which every second one is nearly right, as after some training.
 
     None where it is not known what is right.
@@ -114,13 +115,15 @@ def _half_right(outputs: Tensor, labels: Tensor) -> Tensor | None:
     some = labels[::2]
     if labels.numel() == outputs.numel():
         right = some.view_as(outputs[::2])
+        if bool(((labels == 0) | (labels == 1)).all()) and loss.is_on_logits(outputs, labels):
+            right = 100 * right - 50
     elif _are_classes(labels, outputs):
         are_probabilities = outputs.min() >= 0 and outputs.max() <= 1
         right = F.one_hot(some.long(), outputs.shape[1]) * (1 if are_probabilities else 50)
     else:
         return None
     made = outputs.clone()
-    made[::2] = made[::2].lerp(right.to(made.dtype), 0.98)
+    made[::2] = made[::2].lerp(right.to(made.dtype), _NEARLY)
     return made
 
 

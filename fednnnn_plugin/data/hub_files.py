@@ -28,6 +28,9 @@ def read_tables(spec: DataSpec, arguments: Mapping[str, str], where: str) -> tup
             f"must be {_OLDEST} or later",
         )
     place = _place(spec, arguments.get("revision"), where)
+    if any((place / saved).exists() for saved in ("state.json", "dataset_dict.json")):
+        must = "must be parquet files: write each split of load_from_disk(...) by to_parquet()"
+        raise UserError(where, "was written by save_to_disk", must)
     cache = str(spec.data_cache_dir / "huggingface")
     shows_progress = library.is_progress_bar_enabled()
     library.disable_progress_bars()
@@ -74,9 +77,6 @@ def _place(spec: DataSpec, revision: str | None, where: str) -> Path:
     """Return the file or folder on disk of this name, else the hub's, downloaded if allowed."""
     name = spec.dataset.removeprefix(HUB)
     path = user_path(name).absolute()
-    if any((path / saved).exists() for saved in ("state.json", "dataset_dict.json")):
-        must = "must be parquet files: write each split of load_from_disk(...) by to_parquet()"
-        raise UserError(where, "was written by save_to_disk", must)
     if path.is_dir() or path.is_file():
         return path
     if name.startswith((".", "~", os.sep)) or name.endswith(".parquet"):

@@ -22,12 +22,12 @@ _MUTATORS = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "fill", "insert"),
     *("move_to_end", "pop", "popitem", "popleft", "remove", "setdefault", "sort", "update"),
 }
-# Methods whose result has, or may have, the memory of what they are called on, or is in it.
+# Methods whose result has, or may have, the memory of what they are called on, or is in it. Not
+# `float`, `to` and the like: what they convert is a copy.
 _VIEWS = {
-    *("chunk", "contiguous", "cpu", "cuda", "detach", "diagonal", "double", "expand", "flatten"),
-    *("float", "get", "movedim", "narrow", "numpy", "permute", "ravel", "reshape", "select"),
-    *("setdefault", "split", "squeeze", "swapaxes", "t", "tensor_split", "to", "transpose"),
-    *("unbind", "unfold", "unsqueeze", "view", "view_as"),
+    *("chunk", "detach", "diagonal", "expand", "flatten", "get", "movedim", "narrow", "numpy"),
+    *("permute", "ravel", "reshape", "select", "setdefault", "split", "squeeze", "swapaxes", "t"),
+    *("tensor_split", "transpose", "unbind", "unfold", "unsqueeze", "view", "view_as"),
 }
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 # Where a statement has others, of handlers and cases too.

@@ -82,8 +82,10 @@ class _Stop:
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
         if not _stopping(sys.exc_info()[1]):
-            self.asked = KeyboardInterrupt if number == signal.SIGINT else Terminated
-            if _Stop.held_in != os.getpid():
+            held = _Stop.held_in == os.getpid()
+            if not (held and self.asked):
+                self.asked = KeyboardInterrupt if number == signal.SIGINT else Terminated
+            if not held:
                 raise self.asked
 
 

@@ -34,8 +34,9 @@ def numerics(precision: Precision, device: torch.device = _CPU) -> Iterator[None
         if device.type == "cuda":
             after.enter_context(torch.cuda.device(device))
             own, default = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
-            default.wait_stream(own)  # the threads that train have the default stream
-            after.callback(own.wait_stream, default)
+            if own != default:  # the threads that train have the default stream
+                default.wait_stream(own)
+                after.callback(own.wait_stream, default)
             after.enter_context(torch.cuda.stream(default))
             after.enter_context(deterministic_algorithms())
         for of, _ in switches:

@@ -47,7 +47,7 @@ def averaged(every: pd.DataFrame) -> pd.DataFrame:
     """One row for each line of ``outcomes``: means and sample standard deviations over seeds."""
     every = every.assign(untested=every["rounds"] - every["tests"])
     return every.groupby(LINE, sort=False).agg(
-        method=("method", "first"), seeds=("run", "size"),
+        method=("method", lambda of: ", ".join(of.unique())), seeds=("run", "size"),
         rounds=("rounds", "min"), most_rounds=("rounds", "max"), untested=("untested", "max"),
         stopped=("stopped", "count"), fewest_tests=("tests", "min"), most_tests=("tests", "max"),
         best=("best", "mean"), best_sd=("best", "std"), best_seeds=("best", "count"),

@@ -42,7 +42,7 @@ def accuracy(runs: pd.DataFrame) -> Table:
     ``unlike_paper`` how the settings differ.
     """
     every = outcomes(runs)
-    heads = _heads(runs).to_dict("records")
+    heads = _of_lines(runs).to_dict("records")
     numbers = _beside_paper(averaged(every), heads)
     one_machine = runs.groupby(LINE[:2])["device"].nunique() < 2
     timed = one_machine.loc[pd.MultiIndex.from_frame(numbers[LINE[:2]])].to_numpy()
@@ -109,7 +109,7 @@ def rounds_to(runs: pd.DataFrame, target: float, metric: str | None = None) -> T
 
 def settings(runs: pd.DataFrame) -> str:
     """The settings of a condition's lines: those of all, then what each line has of its own."""
-    heads = _heads(runs).set_index("label")
+    heads = _of_lines(runs).set_index("label")
     # Drawn by size, clients have weights of their own.
     if {"client_sampling", "client_weighting"} <= {*heads}:
         weighting = heads["client_weighting"].mask(heads["client_sampling"] == "by_size")
@@ -123,7 +123,7 @@ def settings(runs: pd.DataFrame) -> str:
     return f"Settings: {'; '.join(parts)}." if parts else ""
 
 
-def _heads(runs: pd.DataFrame) -> pd.DataFrame:
+def _of_lines(runs: pd.DataFrame) -> pd.DataFrame:
     """A row for each line: the settings that its runs share, and the method, if they share all.
 
     Where a ``hue`` tells lines apart, runs of a line may differ.
@@ -131,7 +131,7 @@ def _heads(runs: pd.DataFrame) -> pd.DataFrame:
     heads = runs.drop_duplicates("run")
     keys = ["method", *(key for key in setting_columns(runs) if key not in IDENTITY)]
     shared = heads.groupby(LINE)[keys].transform("nunique", dropna=False) == 1
-    # Runs of Dirichlet's partition share it here; others hold one that they do not use.
+    # It stands in the recipes of every partition, but only Dirichlet's uses it.
     told = shared.drop(columns="partition_alpha", errors="ignore")
     shared["method"] = told.all(axis=1)
     return heads.assign(**heads[keys].where(shared)).drop_duplicates(LINE)

@@ -76,7 +76,7 @@ def test_cifar10_loads_a_tree_of_images(tmp_path: Path, suffix: str, tree: str, 
     (place / "train" / ".git").mkdir()
     (place / "train" / "cat" / "Thumbs.db").touch()
     pixels = load(tmp_path).parts
-    assert "has 20 and 10 images, CIFAR-10 50000 and 10000" in caplog.text
+    assert "has 20 training and 10 test images; CIFAR-10 has 50000 and 10000" in caplog.text
     assert pixels.train.labels.tolist() == [c for c in range(10) for _ in range(2)]
     assert pixels.test.labels.tolist() == list(range(10))
     value = np.add.outer(20 * np.arange(10), [0, 5]).flatten()

@@ -293,6 +293,8 @@ def test_hub_is_asked_where_it_may_be(
     assert [of["revision"] for of in asked] == [None, "v2"]
     assert asked[1]["ignore_patterns"] == ["*.py"]
     assert "no such file or folder" in refusal(load, "./owner/other", tmp_path, download=True)
+    (repository / "state.json").touch()
+    assert "save_to_disk" in refusal(load, "owner/other", tmp_path, download=True)
     monkeypatch.setattr(datasets, "__version__", "3.6.0")  # which would run a script
     assert "datasets 3.6.0" in refusal(load, repository, repository)
 
@@ -425,7 +427,7 @@ def test_labels_of_true_and_false_that_lack_one_are_refused(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("splits", [False, True])
 def test_folders_of_save_to_disk_are_refused(tmp_path: Path, splits: bool) -> None:
-    """Which may have the library's own files of other rows."""
+    """They may hold the library's cache files, whose rows would be read as samples."""
     held = datasets.Dataset.from_dict({"x": [[1.0, 2.0]] * 6, "label": [0, 1] * 3})
     saved = datasets.DatasetDict(train=held, test=held) if splits else held
     saved.save_to_disk(folder := tmp_path / "saved")

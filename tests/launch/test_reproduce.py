@@ -141,6 +141,7 @@ def test_reproduce_names_a_mistake_and_runs_nothing(
     kept.mkdir(parents=True)
     (kept / "recipe.yaml").write_text("train_args:\n  precision: fp32\n")
     assert named in launcher.run("reproduce.sh", *words.split(), status=2)
+    assert "--seeds : must be" in launcher.run("reproduce.sh", "--seeds", "", TWO[0], status=2)
     assert "launch/reproduce.sh" in launcher.run("reproduce.sh", "--help")
     assert not (tmp_path / "runs").exists()
 

@@ -204,6 +204,9 @@ def test_line_of_several_methods_or_settings_has_no_accuracy_of_the_papers(make_
     average, nnnn = tables.accuracy(runs).rows["paper"]
     assert (average, nnnn) == ("–", "99.1")
     assert "η 0.05" not in tables.settings(runs[runs["method"] == "FedAvg"])
+    mixed = tables.accuracy(arrange(fp.read_runs(folder.parent), hue="batch_size"))
+    assert "paper" not in mixed.rows
+    assert mixed.numbers["method"].tolist() == ["FedAvg, FedNNNN"]
 
 
 def test_alpha_that_the_partition_does_not_use_tells_no_seeds_apart(make_run) -> None:

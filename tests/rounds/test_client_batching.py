@@ -330,12 +330,22 @@ def bending(outputs: Tensor, labels: Tensor) -> Tensor:
     return (functional.mse_loss(outputs, labels[:, None].to(outputs)) - 0.05).abs() + 0.05
 
 
+def by_logits(outputs: Tensor, labels: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs))
+
+
+def flooding_by_logits(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (by_logits(outputs, labels) - 0.05).abs() + 0.05
+
+
 @pytest.mark.parametrize(
     ("last", "loss", "together"),
     [
         (nn.Sequential(nn.Linear(64, 10), nn.Sigmoid()), of_probabilities, True),
         (nn.Linear(64, 10), of_several_labels, True),
         (nn.Linear(64, 1), bending, False),  # though far from what is right it is a mean
+        (nn.Linear(64, 1), flooding_by_logits, False),
+        (nn.Linear(64, 1), by_logits, True),
     ],
 )
 def test_loss_is_tried_where_outputs_are_nearly_right(
@@ -345,6 +355,10 @@ def test_loss_is_tried_where_outputs_are_nearly_right(
     labels = data.train_labels
     if loss is of_several_labels:
         labels = functional.one_hot(labels, 10)
+    if loss is bending:
+        labels = 10 * labels
+    if loss in (by_logits, flooding_by_logits):
+        labels = labels % 2
     model, sgd = nn.Sequential(nn.Flatten(), last), replace(SGD, loss=Loss("mine", loss))
     inputs = Inputs(model, replace(data, train_labels=labels), CPU)
     assert (why_alone(inputs, sgd) == "") == together

@@ -58,7 +58,8 @@ def _read(cache_dir: Path, _: str) -> tuple[Parts, Sequence[str]]:
         )
     counts = len(parts.train.labels), len(parts.test.labels)
     if counts != _COUNTS:
-        _log.warning("%s: has %d and %d images, CIFAR-10 %d and %d", tree, *counts, *_COUNTS)
+        told = "%s: has %d training and %d test images; CIFAR-10 has %d and %d"
+        _log.warning(told, printable(tree), *counts, *_COUNTS)
     return parts, CLASSES
 
 
