@@ -68,15 +68,15 @@ def summary(
             method, and the settings that differ. Each run of a seed then counts as a seed.
 
     Returns:
-        A table with the columns ``data``, ``condition``, ``label``, ``method`` and ``seeds``;
-        ``rounds``, of the shortest run; ``metric``, by which the row is judged: the first of the
-        recipe, or else ``accuracy``, in [0, 1], or what is on record; its ``best`` value and its
-        ``final`` one, of the last tested round, as means over the seeds that have one, with the
-        sample standard deviations ``best_sd`` and ``final_sd`` (NaN for one seed). With a
-        ``target`` also ``reached``, the number of seeds that reached it, and ``rounds_to_target``,
-        the median over all seeds of the first round that reached it, where a seed that did not is
-        later than all that did: NaN unless more than half did. Of several runs with the same
-        settings and seed the longest is used, with a warning.
+        A table with the columns ``data``, ``condition``, ``label``, ``method`` (of a row with
+        several, all of them) and ``seeds``; ``rounds``, of the shortest run; ``metric``, by which
+        the row is judged: the first of the recipe, or else ``accuracy``, in [0, 1], or what is on
+        record; its ``best`` value and its ``final`` one, of the last tested round, as means over
+        the seeds that have one, with the sample standard deviations ``best_sd`` and ``final_sd``
+        (NaN for one seed). With a ``target`` also ``reached``, the number of seeds that reached it,
+        and ``rounds_to_target``, the median over all seeds of the first round that reached it,
+        where a seed that did not is later than all that did: NaN unless more than half did. Of
+        several runs with the same settings and seed the longest is used, with a warning.
 
     Raises:
         UserError: no table of :func:`read_runs`, an empty one, or a ``target`` out of range.
