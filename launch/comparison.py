@@ -85,8 +85,9 @@ def read_results(page: Path) -> pd.DataFrame:
     """Return a row for each seed of the methods that have records in all conditions of a page."""
     there = [each for each in CONDITIONS if (page / each).is_dir()]
     names = [name for name in METHODS if all((page / each / name).is_dir() for each in there)]
-    if names == [REFERENCE]:
-        raise SystemExit(f"{page}: only {REFERENCE} has records in all of {', '.join(there)}")
+    if REFERENCE not in names or len(names) < 2:
+        must = f"{REFERENCE} and another method must have records in all of {', '.join(there)}"
+        raise SystemExit(f"{page}: {must}")
     rows = []
     for condition, name, seed in product(there, names, SEEDS):
         packed = page / condition / name / f"seed{seed}.jsonl.gz"

@@ -36,7 +36,8 @@ mistake() {
 
 recipes=$(dirname "$0")/../recipes
 paper=({mnist_noniid,cifar10_noniid,mnist_iid,cifar10_iid}_{b,ub}_{fedavg,fedprox,normnorm,momentum,fednnnn})
-table='' jobs=1 seeds=none rounds='' precision='' runs=runs/reproduce results=results patterns=() more=()
+table='' jobs=1 rounds='' precision='' runs=runs/reproduce results=results patterns=() more=()
+unset seeds
 while [ $# -gt 0 ]; do
   case $1 in
     --jobs | --seeds | --rounds | --precision | --runs | --results)
@@ -66,8 +67,8 @@ while [ $# -gt 0 ]; do
 done
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || mistake "--jobs $jobs: must be a number of runs from 1"
 [[ $rounds =~ ^([1-9][0-9]*)?$ ]] || mistake "--rounds $rounds: must be a number of rounds from 1"
-[ -z "$table" ] || [ "$seeds${patterns[*]}" = none ] || mistake "the table has its own seeds and recipes"
-[ "$seeds" != none ] || seeds=0
+[ -z "$table" ] || [ -z "${seeds+given}${patterns[*]}" ] || mistake "the table has its own seeds and recipes"
+seeds=${seeds-0}
 [[ $seeds =~ ^(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*$ ]] \
   || mistake "--seeds $seeds: must be whole numbers, by commas, without zeros before them"
 if [ -z "$table" ] && [ ${#patterns[@]} -eq 0 ]; then

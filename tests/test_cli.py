@@ -177,8 +177,6 @@ def test_partition_shows_a_recipes_clients() -> None:
     assert (counts.shape, counts.to_numpy().sum()) == ((20, 10), 1437)
     assert "classes a client: 3 to 3" in result.stdout
     assert "20 clients, 1437 samples\n" in result.stdout
-    held_out = fednnnn(*words, "--set", "per_client=true")  # of which the test part is no sample
-    assert "20 clients, 1151 samples\n" in held_out.stdout
 
 
 @pytest.mark.parametrize("option", ["--csv=mine.csv", "--plot=mine.svg"])

@@ -64,6 +64,12 @@ def test_comparison_is_that_of_its_records(tmp_path: Path, monkeypatch: pytest.M
     comparison.write_page(tmp_path)
     page = (kept / "README.md").read_text()
     assert page == (tmp_path / "README.md").read_text()
+    (tmp_path / "dirichlet_all" / "FedCM").rename(tmp_path / "FedCM")
+    there = comparison.write_page(tmp_path)
+    assert {*comparison.METHODS} - {*there} == {"FedCM", "not run yet"}
+    (tmp_path / "dirichlet_all" / "FedNNNN").rename(tmp_path / "FedNNNN")
+    with pytest.raises(SystemExit, match="FedNNNN and another method must have records in all of "):
+        comparison.write_page(tmp_path)
     (overview,) = (part for part in page.split("\n\n") if part.startswith("| |"))
     assert overview in (PROJECT / "README.md").read_text()
     # Student's t with 4 degrees of freedom: 2.776 times 1/√2, the standard error of 1 to 5.

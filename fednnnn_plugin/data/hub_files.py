@@ -28,7 +28,8 @@ def read_tables(spec: DataSpec, arguments: Mapping[str, str], where: str) -> tup
             f"must be {_OLDEST} or later",
         )
     place = _place(spec, arguments.get("revision"), where)
-    if any((place / saved).exists() for saved in ("state.json", "dataset_dict.json")):
+    saved = ({"dataset_dict.json"}, {"state.json", "dataset_info.json"})
+    if any(all((place / name).exists() for name in names) for names in saved):
         must = "must be parquet files: write each split of load_from_disk(...) by to_parquet()"
         raise UserError(where, "was written by save_to_disk", must)
     cache = str(spec.data_cache_dir / "huggingface")

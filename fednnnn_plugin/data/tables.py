@@ -110,9 +110,9 @@ def _arrays(table: Any, where: str, owners: str | None = None) -> tuple[Any, ...
 
 
 def column_values(table: Any, name: str, where: str) -> Any:
-    """Return a column's numbers: integers, such as tokens, as int64.
+    """Return a column's numbers: integers, such as tokens, as int64; images as ``[n, C, H, W]``.
 
-    Images, which uint8 arrays of three dimensions or four are too, are uint8 ``[n, C, H, W]``.
+    Images keep their dtype; uint8 arrays of three dimensions or four are images too.
     """
     inputs, feature = column(table, name), table.features[name]
     if inputs.dtype.kind not in "biuf":

@@ -22,8 +22,9 @@ _MUTATORS = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "fill", "insert"),
     *("move_to_end", "pop", "popitem", "popleft", "remove", "setdefault", "sort", "update"),
 }
-# Methods whose result has, or may have, the memory of what they are called on, or is in it. Not
-# `float`, `to` and the like: what they convert is a copy.
+# Methods whose result has, or may have, the memory of what they are called on, or is in it.
+# `float`, `to` and the like are taken for copies, as they are where they convert: a digest has too
+# much rather than too little.
 _VIEWS = {
     *("chunk", "detach", "diagonal", "expand", "flatten", "get", "movedim", "narrow", "numpy"),
     *("permute", "ravel", "reshape", "select", "setdefault", "split", "squeeze", "swapaxes", "t"),

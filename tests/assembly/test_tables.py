@@ -68,6 +68,12 @@ def test_pictures_have_their_channels_first(shape: tuple[int, ...]) -> None:
         assert loaded.test.labels.tolist() == [0, 1]
 
 
+def test_pictures_of_16_bits_are_neither_images_nor_tokens() -> None:
+    deep = pictures(np.full((4, 2, 3), 40_000, np.uint16))
+    with pytest.raises(fp.UserError, match="must be floating, int64, or images"):
+        load((deep, deep))
+
+
 def test_columns_are_arrays() -> None:
     """Of inputs, of labels and of owners."""
     one = table(torch.ones(4, 2), torch.tensor([0, 1, 2, 1])).add_column("who", [*"abba"])

@@ -293,7 +293,8 @@ def test_hub_is_asked_where_it_may_be(
     assert [of["revision"] for of in asked] == [None, "v2"]
     assert asked[1]["ignore_patterns"] == ["*.py"]
     assert "no such file or folder" in refusal(load, "./owner/other", tmp_path, download=True)
-    (repository / "state.json").touch()
+    for name in ("state.json", "dataset_info.json"):
+        (repository / name).touch()
     assert "save_to_disk" in refusal(load, "owner/other", tmp_path, download=True)
     monkeypatch.setattr(datasets, "__version__", "3.6.0")  # which would run a script
     assert "datasets 3.6.0" in refusal(load, repository, repository)

@@ -130,6 +130,7 @@ def test_reproduce_ends_its_runs_with_itself(
         *((words, words) for words in ("--jobs 0", "--seeds 007", "--sed", "--jobs", "none_such")),
         ("--jobs 2", "\n".join(f"mnist_noniid_b_{method}" for method in ORDER)),
         ("--seeds 0,1 --precision bf16 --all", "results/mnist_iid_b_fedavg-seed1"),  # it has fp32
+        (f"--seeds none {TWO[0]}", "--seeds none: must be whole numbers"),
         ("--table --seeds 1", "the table has its own seeds"),
         ("--table mnist_iid_b_fedavg", "the table has its own seeds"),
     ],
