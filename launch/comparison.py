@@ -201,13 +201,13 @@ def overview(results: pd.DataFrame) -> str:
 def write_page(page: Path) -> list[str]:
     """Write the page, of the methods that have records beside it in all its conditions: these."""
     results = read_results(page)
-    count = results["method"].nunique()
+    names: list[str] = [*results["method"].unique()]
     text = [
         verdict(results),
         "",
         "# Comparison of the methods on digits",
         "",
-        f"Made by `launch/compare.py` from the records beside it. Each of {count} methods had "
+        f"Made by `launch/compare.py` from the records beside it. Each of {len(names)} methods had "
         f"{TRIALS} trials of {ROUNDS} rounds in each condition, judged by the final accuracy on a "
         f"sixth of the training images that was held out, in the mean of seeds "
         f"{' and '.join(map(str, TUNING_SEEDS))}. The {CANDIDATES} best had seeds "
@@ -235,4 +235,4 @@ def write_page(page: Path) -> list[str]:
     for condition in results["condition"].unique():
         text += section(page, condition, results)
     (page / "README.md").write_text("\n".join(text))
-    return [*results["method"].unique()]
+    return names

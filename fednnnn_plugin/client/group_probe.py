@@ -93,12 +93,8 @@ def _is_mean(
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     with torch.no_grad(), isolated_generators(_SEED, "client"):
         outputs = copy.deepcopy(model).eval()(inputs)
-        tried, value = [outputs], None
-        if (made := _half_right(loss, outputs, labels)) is not None:
-            value = value_of(loss.mean, made, labels)
-        if value is not None and math.isfinite(value):  # else they are out of its range
-            tried.append(made)
-        for made in tried:
+        half_right = _half_right(loss, outputs, labels)
+        for made in [outputs] if half_right is None else [outputs, half_right]:
             each = [loss(one[None], label[None]) for one, label in zip(made, labels, strict=True)]
             before = _kept(loss.mean)  # what the first calls keep, such as a table, may stay
             is_mean = torch.allclose(loss(made, labels), torch.stack(each).mean())
@@ -110,7 +106,7 @@ def _is_mean(
 def _half_right(loss: Loss, outputs: Tensor, labels: Tensor) -> Tensor | None:
     """Return outputs of which every second one is nearly right, as after some training.
 
-    None where it is not known what is right.
+    None where it is not known what is right, or where it is out of the loss's range.
     """
     some = labels[::2]
     if labels.numel() == outputs.numel():
@@ -124,7 +120,8 @@ def _half_right(loss: Loss, outputs: Tensor, labels: Tensor) -> Tensor | None:
         return None
     made = outputs.clone()
     made[::2] = made[::2].lerp(right.to(made.dtype), _NEARLY)
-    return made
+    value = value_of(loss.mean, made, labels)
+    return made if value is not None and math.isfinite(value) else None
 
 
 def _are_classes(labels: Tensor, outputs: Tensor) -> bool:

@@ -19,7 +19,7 @@ from fednnnn_plugin.reporting.outcomes import (
     reaching,
 )
 from fednnnn_plugin.reporting.paper import PAPER, unlike_paper
-from fednnnn_plugin.reporting.runs import IDENTITY, own_metrics, setting_columns
+from fednnnn_plugin.reporting.runs import IDENTITY, PARTITION, own_metrics, setting_columns
 from fednnnn_plugin.reporting.typeset import Table, fixed
 
 # Worst results by client and by class, which a table has beside what judges its lines.
@@ -129,11 +129,10 @@ def _of_lines(runs: pd.DataFrame) -> pd.DataFrame:
     Where a ``hue`` tells lines apart, runs of a line may differ.
     """
     heads = runs.drop_duplicates("run")
-    keys = ["method", *(key for key in setting_columns(runs) if key not in IDENTITY)]
+    told = {*IDENTITY, *PARTITION}  # by the run and by the condition
+    keys = ["method", *(key for key in setting_columns(runs) if key not in told)]
     shared = heads.groupby(LINE)[keys].transform("nunique", dropna=False) == 1
-    # It stands in the recipes of every partition, but only Dirichlet's uses it.
-    told = shared.drop(columns="partition_alpha", errors="ignore")
-    shared["method"] = told.all(axis=1)
+    shared["method"] = shared.all(axis=1)
     return heads.assign(**heads[keys].where(shared)).drop_duplicates(LINE)
 
 

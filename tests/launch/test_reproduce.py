@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import signal
 from pathlib import Path
 
@@ -131,6 +132,7 @@ def test_reproduce_ends_its_runs_with_itself(
         ("--jobs 2", "\n".join(f"mnist_noniid_b_{method}" for method in ORDER)),
         ("--seeds 0,1 --precision bf16 --all", "results/mnist_iid_b_fedavg-seed1"),  # it has fp32
         (f"--seeds none {TWO[0]}", "--seeds none: must be whole numbers"),
+        (f"--seeds '' {TWO[0]}", "--seeds : must be whole numbers"),
         ("--table --seeds 1", "the table has its own seeds"),
         ("--table mnist_iid_b_fedavg", "the table has its own seeds"),
     ],
@@ -141,8 +143,7 @@ def test_reproduce_names_a_mistake_and_runs_nothing(
     kept = tmp_path / "results" / "mnist_iid_b_fedavg-seed1"
     kept.mkdir(parents=True)
     (kept / "recipe.yaml").write_text("train_args:\n  precision: fp32\n")
-    assert named in launcher.run("reproduce.sh", *words.split(), status=2)
-    assert "--seeds : must be" in launcher.run("reproduce.sh", "--seeds", "", TWO[0], status=2)
+    assert named in launcher.run("reproduce.sh", *shlex.split(words), status=2)
     assert "launch/reproduce.sh" in launcher.run("reproduce.sh", "--help")
     assert not (tmp_path / "runs").exists()
 
