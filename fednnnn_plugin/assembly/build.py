@@ -29,12 +29,13 @@ from fednnnn_plugin.rounds.batches import client_steps
 from fednnnn_plugin.rounds.client_results import classes_of
 from fednnnn_plugin.rounds.client_vectors import ClientVectors
 from fednnnn_plugin.rounds.evaluation import batch_to_test
-from fednnnn_plugin.rounds.groups import MEMORY, Widths, kept_widths, room_on, widest_group
+from fednnnn_plugin.rounds.groups import MEMORY, room_on, widest_group
 from fednnnn_plugin.rounds.method_calls import MethodCalls
 from fednnnn_plugin.rounds.own_test import OwnTest
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.client_files import ClientFiles
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
+from fednnnn_plugin.run_folder.records import Summary
 from fednnnn_plugin.run_folder.results import ClassResult
 from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import is_own, user_code
@@ -70,9 +71,9 @@ def build_federation(
         tried = _try_out(recipe, inputs, given, sgd, workers, int(MEMORY * room))
     for warning in tried.warnings if ranks.rank == 0 else ():
         _log.warning(warning)
-    widths = _widths(recipe, inputs, sgd, files if mode == "resume" else None, ranks, room)
+    planned, width = _widths(recipe, inputs, sgd, files, mode, ranks, room)
     executor = make_executor(
-        *(inputs, sgd, seed, max(widths.values()), workers),
+        *(inputs, sgd, seed, max(planned, width), workers),
         any_order=tried.any_order,
         test_batch=tried.test_batch,
         classes=len(classes),
@@ -87,7 +88,7 @@ def build_federation(
     own_test = OwnTest(tester, server.layout, inputs.device, seed) if tester else None
     federation = Federation(
         schedule(recipe, data, least, inputs.functions, tested_by_own=own_test is not None),
-        *(server, executor, ranks, vectors, () if ranks.rank else followers, widths),
+        *(server, executor, ranks, vectors, () if ranks.rank else followers, width),
         classes=classes,
         own_test=own_test,
     )
@@ -176,16 +177,16 @@ def _widths(
     recipe: Recipe,
     inputs: Inputs,
     sgd: LocalSGD,
-    resumed: RunFolder | None,
+    files: RunFolder,
+    mode: Mode,
     ranks: Ranks,
     room: int,
-) -> Widths:
-    """Return how many clients train together at most; of a ``resumed`` run as before."""
+) -> tuple[int, int]:
+    """Return how many clients can train together, and how many do: as many as before a stop."""
     train, alone = recipe.train_args, partial(why_alone, inputs, sgd)
     model, data, method = inputs.model, inputs.data, inputs.functions.method
     widest = widest_group(model, data, sgd, method, train.client_batching, room, alone)
-    widths = {0: min(*ranks.allgather(widest), train.client_num_per_round)}
-    if resumed:
-        kept = None if ranks.rank else kept_widths(resumed, train.client_num_per_round)
-        widths = ranks.broadcast_object(kept or widths)
-    return widths
+    planned = min(*ranks.allgather(widest), train.client_num_per_round)
+    kept = Summary.read(files.summary) if mode == "resume" and not ranks.rank else None
+    width = min(kept.client_batching, train.client_num_per_round) if kept else planned
+    return planned, ranks.broadcast_object(width)

@@ -41,10 +41,10 @@ def log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
     """Put into the log what the numbers depend on."""
     _log.info("versions: %s", ", ".join(f"{name} {v}" for name, v in versions().items()))
     device, data, settings = device_name(inputs.device), inputs.data, recipe.data_args
-    workers, batching = federation.executor.workers, max(federation.widths.values())
+    workers = federation.executor.workers
     _log.info(
         "device: %s, workers: %d (%s), clients in one set of kernels: %d",
-        *(device, workers.count, workers.kind, batching),
+        *(device, workers.count, workers.kind, federation.width),
     )
     if inputs.device.type == "cpu" and (binding := openmp_binding()):
         _log.warning(

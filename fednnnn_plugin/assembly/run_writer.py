@@ -16,7 +16,6 @@ from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.client_vectors import MethodState
 from fednnnn_plugin.rounds.evaluation import higher_is_better
-from fednnnn_plugin.rounds.groups import Widths, keep_widths, width_in
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.checkpoint import load_checkpoint, save_checkpoint
 from fednnnn_plugin.run_folder.folder import RunFolder, checkpoints_in, round_of
@@ -50,7 +49,6 @@ class RunWriter:
         self._metrics, self._tables = MetricsFile(folder.metrics), ResultTables(folder.path)
         self._saved = 0
         self._summary: Summary | None = None  # that is in the folder
-        self._widths: Widths = {}  # that are in the folder
 
     def restore(self) -> None:
         """Take the state from the newest whole checkpoint; nothing is written."""
@@ -91,9 +89,6 @@ class RunWriter:
     def keep(self, record: RoundRecord, results: Results, train_state: TrainState) -> None:
         """Put a round on record, with a checkpoint where one is due."""
         self._folder.check_held()
-        if self._widths != self._federation.widths:
-            self._widths = self._federation.widths
-            keep_widths(self._folder, self._widths)
         with stops_held():  # a stop saves the state of each round that is on record
             self._tables.append(record.round, results)  # first: each record has its own
             self._metrics.append(record)
@@ -138,7 +133,7 @@ class RunWriter:
             backend=federation.ranks.backend,
             ranks=federation.ranks.size,
             device=device_name(inputs.device),
-            client_batching=width_in(federation.widths, train_state.round),
+            client_batching=federation.width,
             wall_seconds=train_state.wall_seconds,
             versions=versions(),
             commit=commit(),

@@ -1,30 +1,24 @@
 """Whether clients of a model can train side by side: tried, not told by its class."""
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss, value_of
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.seeds import derive_seed, generators_state, isolated_generators
 from fednnnn_plugin.server.layout import ModelState
-from fednnnn_plugin.user_code import marks_of, user_code
+from fednnnn_plugin.user_code import user_code
 
 _SIZES, _BATCH = (5, 2), 3  # of two clients: a batch is padded, and the first has a step more
 _EPOCHS = 2
 _SAME = 1e-8  # of the longest update: another order of additions makes less in float64
 _SEED = 0
-_MANY = 64  # samples on which a loss is tried
-_NEARLY = 1 - 1e-6  # of the way to what is right: no probability becomes 0
 
 
 def why_not_together(
@@ -38,8 +32,7 @@ def why_not_together(
 
     Two clients take a few steps on the CPU in float64, together and one after the other: what
     comes out must be the same. The first seven of ``images`` ``[n, …]`` and ``labels`` are theirs.
-    A model that draws must draw for each client what it draws for it alone, on the CPU. A loss must
-    be the mean of its samples', of which there is one of each class, and keep nothing.
+    A model that draws must draw for each client what it draws for it alone, on the CPU.
     """
     sgd = replace(
         sgd,
@@ -55,11 +48,6 @@ def why_not_together(
     first = images[: sum(_SIZES)].cpu(), labels[: sum(_SIZES)].cpu()
     try:
         with user_code("a step of two clients together"):
-            if sgd.loss is not CROSS_ENTROPY:
-                various = _various(labels)
-                tried = images[various].cpu(), labels[various].cpu()
-                if not _is_mean(sgd.loss, model, *tried, normalisation):
-                    return "the loss of a batch is no mean over its samples, or keeps something"
             alike = _are_alike(model, GroupSGD(sgd, model, *first, normalisation))
     except (UserError, RunError) as error:
         return str(error)
@@ -67,77 +55,8 @@ def why_not_together(
         return ""
     return (
         "a step of two clients together is not what each makes alone: a layer mixes channels, or "
-        "draws, in a way that is not known, or a loss is no mean over samples"
+        "draws, in a way that is not known"
     )
-
-
-def _various(labels: Tensor) -> Tensor:
-    """Return the positions of a sample of each class, or of some that are far apart; at most 64."""
-    if labels.ndim > 1 or labels.is_floating_point():
-        return torch.linspace(0, len(labels) - 1, min(len(labels), _MANY)).long()
-    classes = labels.unique()
-    chosen = classes[torch.linspace(0, len(classes) - 1, min(len(classes), _MANY)).long()]
-    return torch.stack([(labels == label).nonzero()[0, 0] for label in chosen])
-
-
-def _is_mean(
-    loss: Loss,
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    normalisation: Callable[[Tensor], Tensor] | None,
-) -> bool:
-    """Tell whether a loss keeps nothing, and is the mean of the losses of its samples."""
-    loss = loss.fresh(torch.device("cpu"))
-    inputs = normalisation(images) if normalisation else images
-    inputs = inputs.double() if inputs.is_floating_point() else inputs
-    with torch.no_grad(), isolated_generators(_SEED, "client"):
-        outputs = copy.deepcopy(model).eval()(inputs)
-        half_right = _half_right(loss, outputs, labels)
-        for made in [outputs] if half_right is None else [outputs, half_right]:
-            each = [loss(one[None], label[None]) for one, label in zip(made, labels, strict=True)]
-            before = _kept(loss.mean)  # what the first calls keep, such as a table, may stay
-            is_mean = torch.allclose(loss(made, labels), torch.stack(each).mean())
-            if not is_mean or _kept(loss.mean) != before:
-                return False
-    return True
-
-
-def _half_right(loss: Loss, outputs: Tensor, labels: Tensor) -> Tensor | None:
-    """Return outputs of which every second one is nearly right, as after some training.
-
-    None where it is not known what is right, or where it is out of the loss's range.
-    """
-    some = labels[::2]
-    if labels.numel() == outputs.numel():
-        right = some.view_as(outputs[::2])
-        if bool(((labels == 0) | (labels == 1)).all()) and loss.is_on_logits(outputs, labels):
-            right = 100 * right - 50
-    elif _are_classes(labels, outputs):
-        are_probabilities = outputs.min() >= 0 and outputs.max() <= 1
-        right = F.one_hot(some.long(), outputs.shape[1]) * (1 if are_probabilities else 50)
-    else:
-        return None
-    made = outputs.clone()
-    made[::2] = made[::2].lerp(right.to(made.dtype), _NEARLY)
-    value = value_of(loss.mean, made, labels)
-    return made if value is not None and math.isfinite(value) else None
-
-
-def _are_classes(labels: Tensor, outputs: Tensor) -> bool:
-    """Tell whether each label is one of the columns of the outputs."""
-    if labels.is_floating_point() or labels.ndim != 1 or outputs.ndim != 2:
-        return False
-    return int(labels.min()) >= 0 and int(labels.max()) < outputs.shape[1]
-
-
-def _kept(function: object) -> list[object]:
-    """Return what tells whether a loss has changed what it keeps."""
-    while isinstance(function, partial):
-        function = function.func
-    function = getattr(function, "__self__", function)
-    parts = function.modules() if isinstance(function, nn.Module) else [function]
-    return [marks_of(getattr(each, "__dict__", {})) for each in parts]
 
 
 def _are_alike(model: nn.Module, group: GroupSGD) -> bool:

@@ -14,10 +14,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fednnnn_plugin.client.correction import Correction, step_gradients
 from fednnnn_plugin.client.local_sgd import LocalSGD, uninterrupted
-from fednnnn_plugin.client.loss import CROSS_ENTROPY
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.client.replica import layout_of
 from fednnnn_plugin.client.side_by_side import SideBySide
 from fednnnn_plugin.client.step_graphs import StepGraphs
+from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.transfer import to_device
 
@@ -27,6 +28,8 @@ Group = tuple[int, ...]
 
 #: Returns inputs of a round and a client, at a step from 0, augmented.
 Augment = Callable[[Tensor, int, int, int], Tensor]
+# Of outputs [n, m·c, …] and labels [m, n, …]: the sum of the clients' losses.
+_Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,11 @@ def _in_batches(order: Tensor, batch_size: int) -> Tensor:
 class GroupSGD:
     """:class:`LocalSGD` on clients side by side, the rows of one matrix ``[m, d]``.
 
-    Each client keeps its own weights, buffers, batches and anchor: the function is that of one
-    client after another, in another order of additions. The rows fall in size, so that those that
-    still have a batch are a shrinking prefix, and all of them take a step at once: an epoch takes
-    as many steps as the largest client's.
+    Each client keeps its own weights, buffers, batches, anchor and, of a user's loss, its own copy:
+    the function is that of one client after another, in another order of additions. The rows fall
+    in size, so that those that still have a batch are a shrinking prefix, and all of them take a
+    step at once: an epoch takes as many steps as the largest client's. A user's loss is called once
+    for each client and step.
 
     Memory for the widest group so far is held. ``inputs`` ``[n, …]`` and ``labels`` ``[n]`` are on
     the device; ``normalisation`` is of a batch's inputs, ``[m, B, …]``. ``graphs`` may launch the
@@ -91,7 +95,7 @@ class GroupSGD:
 
     def __post_init__(self, model: nn.Module) -> None:
         self._model = copy.deepcopy(model).train()
-        self._layout, self._loss = layout_of(model), self.sgd.loss.fresh(self.labels.device)
+        self._layout = layout_of(model)
         self._memory: _Memory | None = None
 
     def stage(self, orders: Sequence[Sequence[Tensor]]) -> Staged:
@@ -147,6 +151,9 @@ class GroupSGD:
         plain = correction is None and not seeds and not self.augment
         graphs = self.graphs if plain and sgd is self.sgd else None
         numbers = to_device(staged.made, device) if correction and correction.gradient else None
+        is_own = sgd.loss not in LOSSES.values()
+        own = [sgd.loss.fresh(device) for _ in range(clients)] if is_own else []
+        are_flat = is_own and self._gives_one_dimension(start)
         for place, (every, positions, shares, made) in enumerate(zip(*staged, strict=True)):
             before_step()
             lengths = [length for length in every if length]  # the first ones: the largest clients
@@ -156,6 +163,9 @@ class GroupSGD:
             memory.shares[batch].copy_(shares[batch])
             masks = memory.shares[batch] if padded else None
             together = SideBySide(rows, masks, generators[:rows], lengths)
+            loss: _Loss = partial(_of_samples, sgd.loss, memory.shares[batch])
+            if is_own:
+                loss = partial(_of_clients, own, lengths, are_flat)
             number = None if numbers is None else numbers[place, :rows].unsqueeze(1)
             inputs = None
             if self.augment:
@@ -164,7 +174,7 @@ class GroupSGD:
                     step_of = round_number, group[row], int(made[row])
                     inputs[row, :length] = self.augment(inputs[row, :length], *step_of)
             step = partial(
-                self._step, model, sgd, memory, batch, together, correction, number, inputs
+                self._step, model, sgd, memory, batch, together, loss, correction, number, inputs
             )
             if graphs:
                 graphs.run((rows, longest, padded), step)
@@ -198,6 +208,7 @@ class GroupSGD:
         memory: _Memory,
         batch: tuple[slice, slice],
         together: SideBySide,
+        loss: _Loss,
         correction: Correction | None,
         number: Tensor | None,
         inputs: Tensor | None,
@@ -207,13 +218,9 @@ class GroupSGD:
         ``number`` ``[m, 1]`` is each one's, where a method gives the gradient; the ``inputs``
         ``[m, B, …]`` are augmented ones, used instead of the data's.
         """
-        positions, shares = memory.positions[batch], memory.shares[batch]
+        positions = memory.positions[batch]
         models, labels = memory.models.first(len(positions)), self.labels[positions]
-        inputs = self.inputs[positions] if inputs is None else inputs
-        if self.normalisation:
-            inputs = self.normalisation(inputs)
-        if inputs.is_floating_point():
-            inputs = inputs.to(sgd.dtype)
+        inputs = self._prepared(self.inputs[positions] if inputs is None else inputs)
 
         def gradient_at(points: Tensor) -> Tensor:
             leaf = points.detach().requires_grad_()
@@ -222,8 +229,8 @@ class GroupSGD:
                 with together:
                     channels = inputs.transpose(0, 1).flatten(1, 2)
                     outputs = functional_call(model, given, (channels,))
-                loss = (self._losses(outputs, labels) * shares.T).sum()
-            (gradient,) = torch.autograd.grad(loss, leaf)
+                total = loss(outputs, labels)
+            (gradient,) = torch.autograd.grad(total, leaf)
             return gradient
 
         if correction is None or correction.gradient is None or number is None:
@@ -235,13 +242,45 @@ class GroupSGD:
         corrections = () if added is None else (added[: len(positions)],)
         sgd.descend((gradient,), (models.vector,), (memory.anchor,), corrections)
 
-    def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return each sample's loss, ``[n, m]``, of outputs ``[n, m·c]`` and labels ``[m, n]``."""
-        m, n = labels.shape[:2]
-        columns = outputs if outputs.ndim > 1 else outputs.unsqueeze(1)  # squeezed, of one client
-        rows = columns.unflatten(1, (m, -1)).flatten(0, 1)
-        targets, loss = labels.transpose(0, 1).flatten(0, 1), self._loss
-        if loss is CROSS_ENTROPY:
-            return F.cross_entropy(rows, targets, reduction="none").view(n, m)
-        of_one = vmap(lambda row, target: loss(row.unsqueeze(0), target.unsqueeze(0)))
-        return of_one(rows, targets).view(n, m)
+    def _prepared(self, inputs: Tensor) -> Tensor:
+        """Return inputs as the model takes them."""
+        inputs = self.normalisation(inputs) if self.normalisation else inputs
+        return inputs.to(self.sgd.dtype) if inputs.is_floating_point() else inputs
+
+    def _gives_one_dimension(self, start: ModelState) -> bool:
+        """Tell whether the outputs of a client alone are ``[n]``."""
+        model, given = copy.deepcopy(self._model).eval(), self._layout.views(start.vector)
+        inputs = self._prepared(self.inputs[:2])
+        with torch.no_grad(), isolated_generators(0, "model check"):
+            return bool(functional_call(model, given | start.buffers, (inputs,)).ndim == 1)
+
+
+def _columns(outputs: Tensor, clients: int) -> Tensor:
+    """Return outputs ``[n, m·c, …]`` as ``[n, m, c, …]``."""
+    columns = outputs if outputs.ndim > 1 else outputs.unsqueeze(1)  # squeezed, of one client
+    return columns.unflatten(1, (clients, -1))
+
+
+def _of_samples(loss: Loss, shares: Tensor, outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the sum of the clients' means of a loss by name; all are ``[m, n]`` but outputs."""
+    rows, targets = (
+        _columns(outputs, len(labels)).flatten(0, 1),
+        labels.transpose(0, 1).flatten(0, 1),
+    )
+    if loss is CROSS_ENTROPY:
+        each = F.cross_entropy(rows, targets, reduction="none")
+    else:
+        each = vmap(lambda row, target: loss(row.unsqueeze(0), target.unsqueeze(0)))(rows, targets)
+    return (each.view_as(shares.T) * shares.T).sum()
+
+
+def _of_clients(
+    losses: Sequence[Loss], lengths: Sequence[int], are_flat: bool, outputs: Tensor, labels: Tensor
+) -> Tensor:
+    """Return the sum of the clients' losses, each by its own copy, of its own samples."""
+    by_client = _columns(outputs, len(labels)).unbind(1)
+    values = [
+        loss((made.squeeze(1) if are_flat else made)[:length], targets[:length])
+        for loss, length, made, targets in zip(losses, lengths, by_client, labels, strict=False)
+    ]
+    return torch.stack(values).sum()

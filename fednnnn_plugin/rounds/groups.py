@@ -2,26 +2,22 @@
 
 A change of width changes the order of additions, and so the bits. Therefore the width follows from
 model, device and setting by a fixed rule; where a GPU's memory ends all the same it is halved from
-that round on; and the run folder has it, ``{"0": 32, "7": 16}``: 32 planned, 16 from round 7 on.
+that round on; and a resumed run begins with the width of its last checkpoint: its summary has it.
 """
 
 import copy
-import json
 import logging
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.method import ClientMethod, has_vectors, length, replaces
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import UserError, begin_anew
-from fednnnn_plugin.files import read_regular, write_atomically
-from fednnnn_plugin.run_folder.folder import RunFolder
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.user_code import exception_text
 
 _log = logging.getLogger(__name__)
@@ -31,14 +27,6 @@ MEMORY = 0.8
 #: The widest group that is planned. In wider ones a layer's output may have more elements than
 #: kernels count in 32 bits, and nothing is gained.
 WIDEST = 512
-
-#: From which round on how many clients train in one set of kernels, at most; 0 is the start.
-Widths = dict[int, int]
-
-_LONGEST = 1 << 20  # bytes
-_WIDTHS: TypeAdapter[Widths] = TypeAdapter(
-    dict[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]]
-)
 
 
 class GroupTooWide(Exception):
@@ -168,27 +156,3 @@ def assign(groups: Sequence[Group], work: Sequence[int], ranks: int) -> list[lis
         assignment[least].append(group)
         loads[least] += cost
     return assignment
-
-
-def width_in(widths: Widths, number: int) -> int:
-    """Return the width of a round."""
-    return widths[max(first for first in widths if first <= number)]
-
-
-def kept_widths(folder: RunFolder, most: int) -> Widths | None:
-    """Return the widths of the run in a folder, at most ``most``; None where it has none."""
-    if not folder.widths.exists():
-        return None
-    try:
-        widths = _WIDTHS.validate_json(read_regular(folder.widths, _LONGEST))
-    except (OSError, ValidationError):
-        widths = {}
-    if 0 not in widths:
-        raise begin_anew(f"{folder.widths}: damaged")
-    return {first: min(width, most) for first, width in widths.items()}
-
-
-def keep_widths(folder: RunFolder, widths: Widths) -> None:
-    """Write the widths, where clients train together."""
-    if max(widths.values()) > 1:
-        write_atomically(folder.widths, f"{json.dumps(widths)}\n".encode())

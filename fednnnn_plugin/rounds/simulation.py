@@ -18,7 +18,7 @@ from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.evaluation import Tested
 from fednnnn_plugin.rounds.executor import Executor
 from fednnnn_plugin.rounds.group_adder import GroupAdder, cause_of, refuse_failures
-from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, assign, plan_groups, width_in
+from fednnnn_plugin.rounds.groups import GroupTooWide, assign, plan_groups
 from fednnnn_plugin.rounds.own_test import OwnTest
 from fednnnn_plugin.rounds.schedule import Schedule
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
@@ -51,7 +51,7 @@ class Federation:
     ranks: Ranks
     vectors: ClientVectors  # those of the client method
     followers: Sequence[Follower] = ()
-    widths: Widths = field(default_factory=lambda: {0: 1})  # clients in one set of kernels, at most
+    width: int = 1  # of clients in one set of kernels, at most
     classes: Sequence[ClassResult] = ()  # that a test counts
     own_test: OwnTest | None = None  # used on rank 0, instead of the executor's
 
@@ -143,7 +143,7 @@ class Federation:
         """
         number = before.round + 1
         while True:
-            width = width_in(self.widths, number)
+            width = self.width
             part = self._train_part(before, clients, width, clock)
             fits = isinstance(part, ClientSum)
             if width == 1 or all(self.ranks.allgather(fits)):
@@ -151,7 +151,7 @@ class Federation:
                 self.vectors.collect()
                 return self.ranks.reduce(part)
             self.executor.give_back_memory()
-            self.widths = {**self.widths, number: width // 2}
+            self.width = width // 2
             _log.warning(
                 "round %d: %d clients in one set of kernels need more memory than the GPU has: "
                 "%d from now on (%s)",

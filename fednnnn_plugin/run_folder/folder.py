@@ -42,7 +42,6 @@ class RunFolder:
         self.path = path
         self.recipe = path / "recipe.yaml"
         self.fingerprint = path / "fingerprint.json"
-        self.widths = path / "client_batching.json"
         self.metrics = path / "metrics.jsonl"
         self.directions = path / "metric_directions.json"
         self.summary = path / "summary.json"
@@ -54,7 +53,7 @@ class RunFolder:
         tables = (path / CLIENTS, path / CLASSES)
         published = path / "metrics.jsonl.gz"
         of_results = (self.metrics, published, self.directions, *tables, self.summary, self.model)
-        self._files = (self.recipe, self.fingerprint, self.widths, *of_results, self.log)
+        self._files = (self.recipe, self.fingerprint, *of_results, self.log)
         self._signs = (self._lock, self.fingerprint, self.metrics, published)  # one tells a run
         self._held: os.stat_result | None = None  # the lock's file, while this process has it
         self._tracked = (path / "tensorboard", path / "wandb")  # of those who follow a run

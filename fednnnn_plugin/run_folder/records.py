@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fednnnn_plugin.files import read_regular, write_atomically
 from fednnnn_plugin.quantities import ClientNorms, LayerRecord, RoundRecord, Seconds, read_record
@@ -158,7 +158,7 @@ class Summary:
     backend: str
     ranks: int
     device: str
-    client_batching: int
+    client_batching: Annotated[int, Field(ge=1)]
     wall_seconds: float
     versions: dict[str, str]
     commit: str | None = None

@@ -252,14 +252,13 @@ def test_ranks_give_the_same_bytes(
     assert closing.startswith(f"{case}: ")
     if case == "memory":  # which rank 1 lacked: all trained anew in groups of half the width
         settings = settings | {"client_batching": 2}
-        widths = json.loads((folder / case / "client_batching.json").read_text())
-        assert widths == {"0": 4, "1": 2}
     alone(*run_words("alone", recipe=recipe, **settings))
     found = content(folder / case)
     assert found == content(own_code / "alone")
     assert any(record["rejected"] for record in found[2]) == (case == "failures")
     summary = json.loads((folder / case / "summary.json").read_text())
     assert (summary["backend"], summary["ranks"]) == ("MPI", ranks)
+    assert case != "memory" or summary["client_batching"] == 2
     log = (folder / case / "fedml.log").read_text()
     assert ("(processes)" in log) == (case in IN_FORKS)
 

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import json
 import random
 import weakref
 from dataclasses import replace
@@ -22,7 +21,7 @@ from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.client.loss import Loss
+from fednnnn_plugin.client.loss import LOSSES, Loss
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.data.federated import FederatedData
@@ -103,8 +102,6 @@ def test_groups_are_halved_when_memory_ends(
         groups.clear()
         tiny("parts", comm_round=2, **settings)
     assert tiny.log("whole").count("WARNING") == 1
-    kept = json.loads((tiny.folder / "whole" / "client_batching.json").read_text())
-    assert kept == {"0": 6, "2": 3}
     # Of as much memory as before, a resumed run has the bits of the other, not wider groups.
     tiny("parts", mode="resume", comm_round=3, **settings)
     assert content(tiny.folder / "whole") == content(tiny.folder / "parts")
@@ -251,29 +248,37 @@ def test_group_is_added_while_a_gpu_trains_the_next(
 
 
 class Annealed(nn.Module):
-    """A loss of which a trial sees no change: it counts its steps."""
+    """A loss that counts its steps, of which the later ones count less."""
 
     steps = 0
 
     def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
         self.steps += 1
-        return functional.cross_entropy(outputs, labels) / (1 if self.steps < 1000 else 2)
+        return functional.cross_entropy(outputs, labels) / self.steps
 
 
 def flooding(outputs: Tensor, labels: Tensor) -> Tensor:
-    """A mean over samples until one of them has learnt enough (Ishida et al. 2020)."""
-    return (functional.cross_entropy(outputs, labels) - 0.5).abs() + 0.5
+    """No mean over samples (Ishida et al. 2020)."""
+    return (functional.cross_entropy(outputs, labels) - 2.2).abs() + 2.2
 
 
-class Wrapped(nn.Module):
-    """A loss that holds another."""
+def weighted(outputs: Tensor, labels: Tensor) -> Tensor:
+    weights = torch.tensor([1.0] * 7 + [50.0] * 3).to(outputs)
+    return functional.cross_entropy(outputs, labels, weights)
 
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
 
-    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return self.inner(outputs, labels)
+@pytest.mark.parametrize(
+    "loss", [Annealed(), flooding, weighted, nn.CrossEntropyLoss(reduction="sum")]
+)
+def test_any_loss_trains_together_as_alone(tiny: Tiny, loss: Any) -> None:
+    """Each client has its own, of its own samples alone: clients' sizes and steps differ."""
+    settings = ALL | IN_FP64 | {"epochs": 2, "learning_rate": 0.01}
+    for run, batching in (("alone", "off"), ("together", 6)):
+        found = tiny(
+            run, functions=Functions(loss=Loss("mine", loss)), client_batching=batching, **settings
+        )
+    assert found.client_batching == 6
+    torch.testing.assert_close(tiny.model("together"), tiny.model("alone"), rtol=1e-9, atol=1e-9)
 
 
 def test_what_cannot_train_together_trains_alone(
@@ -287,20 +292,12 @@ def test_what_cannot_train_together_trains_alone(
     embedding[1].register_parameter("own", nn.Parameter(torch.ones(10)))
     rarely = nn.Sequential(product, Doing(lambda _, x: x * float(torch.rand(()) < 2)))
     ours, adam = Inputs(MODEL, data, CPU), replace(SGD, optimizer=torch.optim.Adam)
-    # As folders of classes come: the first ones are of one class.
-    labels, rank = data.train_labels.sort()
-    by_class = replace(data, train_images=data.train_images[rank], train_labels=labels)
-    weights = torch.tensor([1.0] * 7 + [50.0] * 3, dtype=torch.float64)
-    weighted = Loss("weighted", lambda x, y: functional.cross_entropy(x, y, weights.to(x.dtype)))
-    annealed = Annealed(), Wrapped(Annealed()), Annealed().forward, partial(Annealed())
     cases = [
         *((ours._replace(model=model), SGD) for model in (mixing, drawing, embedding, rarely)),
         (ours._replace(data=LoaderData({0: []}, {0: 1}, [], 10)), SGD),
         (ours._replace(trainer=SimpleNamespace()), SGD),
         (ours._replace(data=replace(data, train_labels=data.train_labels - 100)), SGD),
         (ours, adam),
-        (ours._replace(data=by_class), replace(SGD, loss=weighted)),
-        *((ours, replace(SGD, loss=Loss("mine", loss))) for loss in (*annealed, flooding)),
     ]
     for inputs, sgd in cases:
         width = partial(widest_group, inputs.model, inputs.data, sgd, PLAIN)
@@ -318,52 +315,19 @@ def test_what_cannot_train_together_trains_alone(
     assert "one after another: their memory is not known: " in caplog.text
 
 
-def of_probabilities(outputs: Tensor, labels: Tensor) -> Tensor:
-    return functional.binary_cross_entropy(outputs, functional.one_hot(labels, 10).to(outputs))
-
-
-def of_several_labels(outputs: Tensor, labels: Tensor) -> Tensor:
-    return functional.binary_cross_entropy_with_logits(outputs, labels.to(outputs))
-
-
-def bending(outputs: Tensor, labels: Tensor) -> Tensor:
-    return (functional.mse_loss(outputs, labels[:, None].to(outputs)) - 0.05).abs() + 0.05
-
-
-def by_logits(outputs: Tensor, labels: Tensor) -> Tensor:
-    return functional.binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs))
-
-
-def flooding_by_logits(outputs: Tensor, labels: Tensor) -> Tensor:
-    return (by_logits(outputs, labels) - 0.05).abs() + 0.05
-
-
-@pytest.mark.parametrize(
-    ("last", "loss", "target", "together"),
-    [
-        (nn.Sequential(nn.Linear(64, 10), nn.Sigmoid()), of_probabilities, lambda y: y, True),
-        (nn.Linear(64, 10), of_several_labels, lambda y: functional.one_hot(y, 10), True),
-        (nn.Linear(64, 1), bending, lambda y: 10 * y, False),  # far from these it is a mean
-        (nn.Linear(64, 1), flooding_by_logits, lambda y: y % 2, False),
-        (nn.Linear(64, 1), by_logits, lambda y: y % 2, True),
-    ],
-)
-def test_loss_is_tried_where_outputs_are_nearly_right(
-    data: FederatedData, last: nn.Module, loss: Any, target: Any, together: bool
+@pytest.mark.parametrize("loss", [LOSSES["mse"], Loss("mine", nn.MSELoss())])
+def test_outputs_of_one_dimension_train_together_as_alone(
+    tiny: Tiny, data: FederatedData, loss: Loss
 ) -> None:
-    """But not on outputs that a model with such outputs never makes."""
-    model, sgd = nn.Sequential(nn.Flatten(), last), replace(SGD, loss=Loss("mine", loss))
-    inputs = Inputs(model, replace(data, train_labels=target(data.train_labels)), CPU)
-    assert (why_alone(inputs, sgd) == "") == together
-
-
-def test_outputs_of_one_dimension_train_together_as_alone(tiny: Tiny, data: FederatedData) -> None:
     """Also of a client that is the only one in a step."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1), Doing(lambda _, x: x.squeeze(1)))
     numbers = {"train_labels": data.train_labels / 9, "test_labels": data.test_labels / 9}
-    given = IN_FP64 | {"loss": "mse", "data": replace(data, **numbers), "comm_round": 2}
+    given = IN_FP64 | {"data": replace(data, **numbers), "comm_round": 2}
+    functions = Functions(loss=loss)
     for run, batching in (("alone", "off"), ("together", 3)):
-        tiny(run, model=copy.deepcopy(model), client_batching=batching, **given)
+        tiny(
+            run, model=copy.deepcopy(model), functions=functions, client_batching=batching, **given
+        )
     torch.testing.assert_close(tiny.model("together"), tiny.model("alone"), rtol=1e-9, atol=1e-9)
 
 
