@@ -188,8 +188,8 @@ def joined(lines: Iterable[str]) -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """Return the commands that install an extra of the package."""
-    return f"pip install 'fednnnn-plugin[{extra}]', in a clone pip install '.[{extra}]'"
+    """Return the command that installs an extra of the package."""
+    return f"pip install '.[{extra}]' in a clone of the repository"
 
 
 def check_known(what: object, given: object, allowed: Iterable[str]) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the paper's whole table, with three seeds, in the order in which its parts tell most.
+# Make the paper's whole table, with three seeds, the most informative parts first.
 #
 #   launch/paper_table.sh [--precision P] [options of reproduce.sh] [-- fednnnn run options]
 #   launch/paper_table.sh --precision tf32 --jobs 3 --results table   # on a GPU; on CPUs: months

@@ -6,7 +6,7 @@
 #   launch/reproduce.sh --seeds 1,2 'mnist_noniid_*' 'cifar10_noniid_*'
 #   launch/reproduce.sh --rounds 30 'mnist_iid_*' -- --set data_args.data_cache_dir=/data
 #
-#   --all           the 40 conditions of the paper, in its order
+#   --all           the 40 conditions of the paper, non-IID before IID
 #   --table         what launch/paper_table.sh makes: the 40, three seeds each, and two single clients
 #   --jobs N        runs side by side (1); a GPU has room for several, a CPU is full with one
 #   --seeds LIST    seeds, by commas (0); the first seed of all recipes comes first

@@ -111,8 +111,9 @@ def run(
             ``client_num_in_total``; all of them train in a round where all of the recipe's do.
         rule: a server rule: a subclass of ``torch.optim.Optimizer`` with the decorator
             ``@fednnnn_plugin.rule(...)``.
-        client_method: what clients do beside plain local SGD: ``"scaffold"``, ``"fedprox"``, or a
-            subclass of :class:`~fednnnn_plugin.ClientMethod`.
+        client_method: what clients do beside plain local SGD: ``"fedprox"``, ``"scaffold"``,
+            ``"feddyn"``, ``"fedsam"``, ``"fedcm"``, ``"fednova"``, or a subclass of
+            :class:`~fednnnn_plugin.ClientMethod`.
         loss: a function of outputs and targets ``[n, ...]`` that returns the mean of a batch, with
             no trained parameters of its own; or ``"cross_entropy"``, ``"bce_with_logits"``,
             ``"mse"``.
@@ -140,7 +141,8 @@ def run(
             after each round.
         stop: ends the run before its last round: ``{"target": 0.97}`` at a value of the
             accuracy, ``{"patience": 20, "min_delta": 0.001}`` after so many rounds that were not
-            better by more; ``"metric"`` is ``"accuracy"``, ``"loss"`` or one of the metrics.
+            better by more; ``"metric"`` is ``"accuracy"``, ``"loss"``, one of the metrics, or with
+            ``per_client`` ``"worst_10"``.
         label: what tables and figures call the method, such as ``"FedNNNN (ours)"``.
         overrides: settings to change: ``{"train_args.comm_round": 3}``, or
             ``["train_args.comm_round=3"]`` as for the command. The section may be left out if only

@@ -139,4 +139,4 @@ def test_options_and_a_missing_fedml_are_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(hook, "_version", lambda: None)
     result = check()
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "'fednnnn-plugin[fedml]'" in result.stderr
+    assert "pip install '.[fedml]'" in result.stderr
