@@ -404,6 +404,8 @@ def test_digest_has_nothing_that_classes_keep_of_their_use() -> None:
     before = code_digests(module["f"])
     exec("class B(A): pass", module)
     assert module["Mode"].A | 2 == 3
+    copy.copy(object.__new__(module["A"]))
+    assert "__slotnames__" in vars(module["A"])
     assert code_digests(module["f"]) == before
 
 

@@ -46,6 +46,7 @@ _OF_ANY_CLASS = {
     *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__qualname__"),
     *("__firstlineno__", "__static_attributes__", "_abc_impl", "__annotate__"),
     *("__annotate_func__", "__annotations_cache__", "__conditional_annotations__"),
+    "__slotnames__",  # which Python keeps there when it first copies an object of the class
     "_value2member_map_",  # where an enum keeps the flags that were combined
 }
 # No number depends on them; of generators some do, but not on where they are.

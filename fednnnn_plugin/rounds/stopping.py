@@ -48,8 +48,8 @@ class Stop:
         """Say why a run of these tests, in their order, ends after the last one, if it does.
 
         Raises:
-            RunError: no test has a value named ``metric``, or it is the accuracy and none was
-                measured.
+            RunError: no test has a value named ``metric``, which is none of the recipe's, or it is
+                the accuracy and none was measured.
         """
         tests = list(tests)
         if not tests:
@@ -61,7 +61,7 @@ class Stop:
             if name != ACCURACY or value is not None
         }
         metric = self.metric or (ACCURACY if ACCURACY in measured else LOSS)
-        if metric not in measured:
+        if metric not in measured and self.higher_is_better is None:
             raise RunError(
                 f"{STOP}: metric: {printable(metric)}: the test of round {tests[-1].round} has "
                 f"none: {one_of(map(printable, sorted(measured)), metric)}"

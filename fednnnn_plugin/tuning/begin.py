@@ -90,7 +90,7 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
         trials = (folder.trial(step, point) for point in step.points())
         runs = ([trial / name for name in plan.run_folders] for trial in trials)
         for run in next((each for each in runs if all(_has_ended(run, step) for run in each)), []):
-            check_trial(folder, run)
+            check_trial(folder, step, run)
 
 
 def _has_ended(run: Path, step: Step) -> bool:

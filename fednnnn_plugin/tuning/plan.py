@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from fednnnn_plugin.data.natural import NATURAL
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
 from fednnnn_plugin.reporting.metrics import Metric
 from fednnnn_plugin.reporting.study import Grid, Plan, Step
 from fednnnn_plugin.tuning.options import (
@@ -37,6 +38,8 @@ LEARNING_RATE = "learning_rate"
 _CHOSEN = (LEARNING_RATE, "weight_decay")
 _NOT_SEARCHED = {"comm_round", "start_round", "checkpoint_every", "max_client_failures"}
 FEDAVG = "PaperFedAvg"
+#: What the step of the learning rate has instead of the recipe's rule and client method.
+OF_FEDAVG = {CLIENT_METHOD: "null", RULE: FEDAVG}
 DEFAULT_VALIDATION = 1 / 6  # of MNIST's 60,000 training images 10,000, as many as are tested on
 
 _PAPER = {"mnist": ("0.02:0.15:0.01", 50)}
@@ -182,7 +185,7 @@ def _check_keys(grid: Grid, known: Sequence[str]) -> None:
 
 
 def _step_name(method: str) -> str:
-    return re.sub(r"[^\w.-]", ".", method)[:100]
+    return re.sub(r"[^\w.-]", ".", method).lstrip(".-")[:100]
 
 
 def _step(name: str, method: str, rounds: int, grid: Grid) -> Step:
@@ -216,8 +219,7 @@ def trial_recipes(
     }
     if step.name == LEARNING_RATE_STEP:
         changes |= {f"train_args.{key}": "null" for key in base.method_keys}
-        changes["train_args.client_method"] = "null"
-        changes["train_args.federated_optimizer"] = FEDAVG
+        changes |= OF_FEDAVG
         changes |= {f"data_args.{key}": value for key, value in _NON_IID_B.items()}
         changes["data_args.classes_per_client"] = plan.classes_per_client
     schedule = base.train_args.learning_rate_schedule

@@ -22,7 +22,7 @@ from fednnnn_plugin.assembly.objects import object_names
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.files import TEMPORARY, write_atomically
 from fednnnn_plugin.reading import write_yaml
-from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
+from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe, overridden_keys
 from fednnnn_plugin.reporting.conditions import value_text
 from fednnnn_plugin.reporting.study import (
     COLUMNS,
@@ -86,7 +86,7 @@ class StudyFolder:
 
     def load(self, overrides: Sequence[str]) -> Recipe:
         """Load the recipe that is searched for."""
-        names = self.object_names
+        names = without(self.object_names, overrides)
         return load_recipe(self.base, overrides, allow_code=self.allow_code, objects=names)
 
     def located(self, recipe: Recipe) -> Recipe:
@@ -159,6 +159,14 @@ class StudyFolder:
         ]
         comments = "".join(f"# {line}\n" for line in lines)
         write_atomically(self.best, (comments + dump_recipe(recipe)).encode())
+
+
+def without(
+    names: Mapping[str, str | list[str]], overrides: Sequence[str]
+) -> dict[str, str | list[str]]:
+    """Return the names of objects that a step's overrides leave in their places."""
+    replaced = overridden_keys(overrides)
+    return {key: name for key, name in names.items() if key not in replaced}
 
 
 def shown_values(point: Mapping[str, float]) -> str:

@@ -28,7 +28,7 @@ from fednnnn_plugin.tuning.begin import begin_study, check_study
 from fednnnn_plugin.tuning.options import JOBS, STUDY, Options, checked_options
 from fednnnn_plugin.tuning.parallel import search
 from fednnnn_plugin.tuning.plan import described
-from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values
+from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values, without
 
 _log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ def tune_recipe(
                 path,
                 [*overrides, *more],
                 allow_code=allow_code,
-                objects=names,
+                objects=without(names, more),
                 clients=clients_of(objects.get(DATA)),
             )
 

@@ -34,13 +34,16 @@ KEY = "validation_args.stop"
         (Stop(patience=9, target=0.5), [0.6], 1),
         (Stop("error", higher_is_better=False, target=0.5), [0.6, 0.5], 2),
         (Stop("loss", higher_is_better=True, target=0.5), [0.4, 0.5], 2),  # a metric of this name
+        (Stop("own", higher_is_better=True, target=0.5), [None, 0.5], 2),  # 0/0 at first
+        (Stop("own", higher_is_better=True, patience=2), [None, None, None], 3),
     ],
 )
 def test_round_that_ends_a_run(stop: Stop, values: list[float | None], ends: int | None) -> None:
     names = ("loss",) if stop.metric == "loss" else ("accuracy", "loss", "error")
+    own = [{} if value is None else {"own": value} for value in values]  # as in a record
     tests = [
-        RoundTest(number, {"accuracy": None} | dict.fromkeys(names, value))
-        for number, value in enumerate(values, start=1)
+        RoundTest(number, {"accuracy": None} | dict.fromkeys(names, value) | more)
+        for number, (value, more) in enumerate(zip(values, own, strict=True), start=1)
     ]
     reasons = [stop.reason(tests[:count]) for count in range(len(tests) + 1)]
     assert [bool(reason) for reason in reasons].index(True) == ends if ends else not any(reasons)

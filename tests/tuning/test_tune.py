@@ -7,19 +7,20 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
 import torch
 import yaml
 from click.testing import CliRunner, Result
-from torch import nn
+from torch import Tensor, nn
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.run_folder.folder import RunFolder
+from fednnnn_plugin.server.rules import decay, positive
 
 from ..support.processes import wait_until
 
@@ -207,3 +208,33 @@ def test_objects_are_searched_for_outside_the_main_thread(tmp_path: Path) -> Non
     other = given | {"model": nn.Linear(6, 4, bias=False), "resume": True}
     with pytest.raises(fp.UserError, match=r"^resume=True: model "):
         fp.tune("digits_noniid_b_fednnnn", **other)
+
+
+class Inertia(fp.ClientMethod):
+    keys: ClassVar = {"inertia": decay(grid=(0.0, 0.1))}
+
+    def __init__(self, inertia: float) -> None:
+        self.inertia = inertia
+
+
+@fp.rule(server_lr=positive(grid=(0.5, 1.0)))
+class OwnRule(torch.optim.SGD):
+    def __init__(self, params: list[Tensor], server_lr: float) -> None:
+        super().__init__(params, lr=server_lr)
+
+
+def test_papers_procedure_searches_objects_of_a_rule_and_a_method(tmp_path: Path) -> None:
+    """Step 2 has plain FedAvg in their places; a resumed search has the trials of both steps."""
+    small: dict[str, Any] = {"inertia": 0.1, "server_lr": 1.0}
+    for key in ("client_num_in_total", "client_num_per_round", "epochs"):
+        small[key] = TRAIN[key]
+    given: dict[str, Any] = {"rule": OwnRule, "client_method": Inertia, "overrides": small}
+    given |= {"rounds": 1, "study": tmp_path / "study"}
+    given["grid"] = {"learning_rate": [0.05], "server_lr": [0.5, 1.0], "inertia": [0.1]}
+    found = fp.tune("digits_noniid_b_fedavg", **given)
+    assert found.best.keys() == {"learning_rate", "server_lr", "inertia"}
+    assert found.trials["method"].tolist() == ["PaperFedAvg", *["<object>:OwnRule"] * 2]
+    again = fp.tune("digits_noniid_b_fedavg", **given, resume=True)
+    pd.testing.assert_frame_equal(again.trials, found.trials)
+    with pytest.raises(fp.UserError, match="client_method: an object was given for it"):
+        fp.tune("digits_noniid_b_fedavg", **given | {"overrides": {"client_method": "scaffold"}})
