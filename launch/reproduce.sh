@@ -4,10 +4,12 @@
 #   launch/reproduce.sh [options] RECIPE ... [-- fednnnn run options]
 #   launch/reproduce.sh --jobs 4 --all                                 # 40 conditions: weeks of work
 #   launch/reproduce.sh --seeds 1,2 'mnist_noniid_*' 'cifar10_noniid_*'
+#   launch/reproduce.sh --table --precision tf32 --jobs 3 --results table  # on a GPU; on CPUs: months
 #   launch/reproduce.sh --rounds 30 'mnist_iid_*' -- --set data_args.data_cache_dir=/data
 #
 #   --all           the 40 conditions of the paper, non-IID before IID
-#   --table         what launch/paper_table.sh makes: the 40, three seeds each, and two single clients
+#   --table         the paper's table: the 40 with three seeds, and two single clients, the most
+#                   informative parts first; --precision is of CIFAR-10 alone
 #   --jobs N        runs side by side (1); a GPU has room for several, a CPU is full with one
 #   --seeds LIST    seeds, by commas (0); the first seed of all recipes comes first
 #   --rounds N      rounds of each run; each recipe's own by default

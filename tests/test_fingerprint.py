@@ -183,6 +183,8 @@ class Net(torch.nn.Module):
     @twice
     def forward(self, x): return [torch.relu(x) for _ in range(2)]
 
+    def told(self): return [*(text * 2 for text in self)] + [*("one" * i for i in range(2))]
+
     value = property(lambda self: 1)
     value = value.getter(lambda self: (yield 2))
 """
@@ -199,7 +201,7 @@ def test_digest_is_of_the_code_that_runs(
     assert model_digests(net) == before
     assert not caplog.text
     edited = EDITED.replace("relu", "tanh")
-    for text in (edited, "class Net:"):
+    for text in (EDITED.replace("one", "two"), edited, "class Net:"):
         (tmp_path / "own_edited.py").write_text(text)
         stale = model_digests(net)["code"]
         assert "own_edited.py: was changed since it was imported" in caplog.text

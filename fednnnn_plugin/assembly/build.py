@@ -34,7 +34,7 @@ from fednnnn_plugin.rounds.method_calls import MethodCalls
 from fednnnn_plugin.rounds.own_test import OwnTest
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.client_files import ClientFiles
-from fednnnn_plugin.run_folder.folder import Mode, RunFolder
+from fednnnn_plugin.run_folder.folder import Mode, RunFolder, checkpoints_in
 from fednnnn_plugin.run_folder.records import Summary
 from fednnnn_plugin.run_folder.results import ClassResult
 from fednnnn_plugin.server.server import Server
@@ -73,7 +73,8 @@ def build_federation(
         _log.warning(warning)
     planned, width = _widths(recipe, inputs, sgd, files, mode, ranks, room)
     executor = make_executor(
-        *(inputs, sgd, seed, max(planned, width), workers),
+        *(inputs, sgd, seed, workers),
+        together=max(planned, width) > 1,
         any_order=tried.any_order,
         test_batch=tried.test_batch,
         classes=len(classes),
@@ -187,6 +188,13 @@ def _widths(
     model, data, method = inputs.model, inputs.data, inputs.functions.method
     widest = widest_group(model, data, sgd, method, train.client_batching, room, alone)
     planned = min(*ranks.allgather(widest), train.client_num_per_round)
-    kept = Summary.read(files.summary) if mode == "resume" and not ranks.rank else None
-    width = min(kept.client_batching, train.client_num_per_round) if kept else planned
+    width = planned
+    if mode == "resume" and not ranks.rank:
+        if kept := Summary.read(files.summary):
+            width = min(kept.client_batching, train.client_num_per_round)
+        elif planned > 1 and checkpoints_in(files.checkpoints):
+            _log.warning(
+                "%s: not whole: %d clients train together from now on, before perhaps fewer",
+                *(files.summary, planned),
+            )
     return planned, ranks.broadcast_object(width)

@@ -35,7 +35,7 @@ def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
     if sgd.optimizer is not None:
         return "a custom optimizer steps one client at a time"
     labels = data.train_labels
-    if (labels.ndim > 1 and sgd.loss is CROSS_ENTROPY) or bool((labels == IGNORED).any()):
+    if sgd.loss is CROSS_ENTROPY and (labels.ndim > 1 or bool((labels == IGNORED).any())):
         return "the loss counts labels, of which samples may have different numbers"
     return why_not_together(model, sgd, data.train_images, labels, data.normalisation)
 
@@ -76,14 +76,14 @@ def make_executor(
     inputs: Inputs,
     sgd: LocalSGD,
     seed: int,
-    most: int,
     workers: Workers,
     *,
+    together: bool,
     any_order: bool,
     test_batch: int,
     classes: int,
 ) -> Executor:
-    """Return what trains clients, at most ``most`` in a group.
+    """Return what trains clients: in groups, also where one is a client, if ``together``.
 
     What is not the package's own trains with the global generators seeded for it. The model takes
     images in ``any_order`` of memory. Of so many ``classes`` the test counts each.
@@ -102,11 +102,11 @@ def make_executor(
     )
     training: Training = partial(train_alone, sgd, batches)
     give_back: Callable[[], None] | None = None
-    if most > 1:
+    if together:
         assert isinstance(batches, TensorBatches)
         workers = Threads(device=device)  # groups train in one memory, one after another
-        training = together = make_together(inputs, sgd, batches, own_seed, augmentation)
-        give_back = together.give_back_memory
+        training = in_groups = make_together(inputs, sgd, batches, own_seed, augmentation)
+        give_back = in_groups.give_back_memory
     return Executor(
         model,
         training,

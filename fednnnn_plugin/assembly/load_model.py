@@ -22,6 +22,7 @@ from fednnnn_plugin.files import checked_path
 from fednnnn_plugin.models import MODEL, form_in
 from fednnnn_plugin.processes.devices import tensors_made_on_cpu
 from fednnnn_plugin.recipe import Recipe, load_recipe
+from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.tensor_files import read_tensors
@@ -122,7 +123,8 @@ def load_model(
             raise UserError(
                 "folder", f"{printable(path)}: missing", "must be in the folder of a run"
             )
-    recipe = load_recipe(files.recipe, foreign=True, allow_code=allow_code, without_method=True)
+    without_method = [f"{RULE}=PaperFedAvg", f"{CLIENT_METHOD}=null"]  # which may be code
+    recipe = load_recipe(files.recipe, without_method, foreign=True, allow_code=allow_code)
     name = recipe.model_args.model
     where = f"{printable(files.recipe)}: {MODEL}"
     if names_code(name) and model is None and not allow_code:

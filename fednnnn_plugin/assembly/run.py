@@ -146,9 +146,9 @@ def run(
         label: what tables and figures call the method, such as ``"FedNNNN (ours)"``.
         overrides: settings to change: ``{"train_args.comm_round": 3}``, or
             ``["train_args.comm_round=3"]`` as for the command. The section may be left out if only
-            one has a key of that name. None removes a setting, so that its default holds, such as
-            ``"beta": None`` with a rule without β. Arguments of your own functions are keys as
-            well: ``{"model_args.width": 64}``.
+            one has a key of that name. None removes a setting, so that its default holds. Arguments
+            of your own functions are keys as well: ``{"model_args.width": 64}``. With another rule
+            or client method, the keys that only the recipe's own has are left out.
         output: the run folder; ``runs/<recipe>-seed<seed>`` by default.
         resume: continue the run in the folder from its newest checkpoint; a run that has finished
             is not repeated, and it is an error if there is none. ``"auto"`` begins one in that

@@ -134,7 +134,7 @@ def _shown(folder: Path, options: dict[str, Any]) -> Path:
 def _with_short(recipe: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with the short ones as overrides; ``--set`` comes after them."""
     given = {name: options.pop(name) for name in SHORT}
-    return options | {"overrides": (*short_overrides(recipe, given), *options["overrides"])}
+    return options | {"overrides": (*short_overrides(given), *options["overrides"])}
 
 
 def _become_fedml_run(recipe: str, options: dict[str, Any]) -> None:

@@ -30,14 +30,12 @@ on_short_options = with_options(
 )
 
 
-def short_overrides(recipe: str, given: Mapping[str, object]) -> list[str]:
+def short_overrides(given: Mapping[str, object]) -> list[str]:
     """Return the overrides that the options ``given`` are short for."""
     found = [f"{key}={given[name]}" for name, key in _KEYS.items() if given.get(name) is not None]
-    for name, of in (("device", _device), ("clients", _clients)):
+    for name, of in (("device", _device), ("clients", _clients), ("method", _method)):
         if (text := given.get(name)) is not None:
             found += of(str(text))
-    if (method := given.get("method")) is not None:
-        found += _method(recipe, str(method))
     return found
 
 
@@ -61,12 +59,7 @@ def _clients(text: str) -> list[str]:
     return [f"train_args.client_num_in_total={total}", f"train_args.client_num_per_round={a_round}"]
 
 
-def _method(recipe: str, name: str) -> list[str]:
-    """Name the rule, and take back the keys that the recipe has for its own one alone."""
-    from fednnnn_plugin.client.methods import METHODS
-    from fednnnn_plugin.packaged_recipes import find_recipe
-    from fednnnn_plugin.reading import read_mapping
-    from fednnnn_plugin.recipe.method_keys import method_keys
+def _method(name: str) -> list[str]:
     from fednnnn_plugin.server.rules import RULES
     from fednnnn_plugin.user_code import is_own
 
@@ -75,18 +68,4 @@ def _method(recipe: str, name: str) -> list[str]:
     if rule is None:
         names = [each.removeprefix("Paper") for each in RULES]
         raise UserError("--method", printable(name), one_of(names, name, "MODULE:CLASS"))
-    train = read_mapping(find_recipe(recipe), "sections such as train_args").get("train_args")
-    train = train if isinstance(train, dict) else {}
-    chosen = RULES.get(rule)
-    kept = {*(chosen.keys if chosen else ())}
-    for stays in (str(train.get("client_method")), chosen and chosen.client_method):
-        kept |= {*(METHODS[stays].keys if stays in METHODS else ())}
-    named = str(train.get("federated_optimizer"))
-    before = RULES.get(named)
-    keys = [*before.keys] if before else []
-    if is_own(named) and rule in RULES:  # whose keys nobody knows
-        keys = [*method_keys()]
-    if before and before.client_method:
-        keys += METHODS[before.client_method].keys
-    dropped = [f"train_args.{key}=null" for key in keys if key in train and key not in kept]
-    return [f"train_args.federated_optimizer={rule}", *dropped]
+    return [f"train_args.federated_optimizer={rule}"]

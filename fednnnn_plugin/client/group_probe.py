@@ -3,12 +3,14 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.loss import LOSSES, LossFunction
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.seeds import derive_seed, generators_state, isolated_generators
@@ -18,6 +20,7 @@ from fednnnn_plugin.user_code import user_code
 _SIZES, _BATCH = (5, 2), 3  # of two clients: a batch is padded, and the first has a step more
 _EPOCHS = 2
 _SAME = 1e-8  # of the longest update: another order of additions makes less in float64
+_SAME_IN_ITS_DTYPE = 1e-5  # of a user's loss, which may round to float32
 _SEED = 0
 
 
@@ -34,8 +37,13 @@ def why_not_together(
     comes out must be the same. The first seven of ``images`` ``[n, …]`` and ``labels`` are theirs.
     A model that draws must draw for each client what it draws for it alone, on the CPU.
     """
+    loss, same = sgd.loss, _SAME
+    if loss not in LOSSES.values():
+        mean, same = loss.fresh(torch.device("cpu")).mean, _SAME_IN_ITS_DTYPE
+        loss = replace(loss, mean=partial(_in_dtype, sgd.dtype, mean))
     sgd = replace(
         sgd,
+        loss=loss,
         precision="fp64",
         epochs=_EPOCHS,
         local_steps=None,
@@ -48,7 +56,7 @@ def why_not_together(
     first = images[: sum(_SIZES)].cpu(), labels[: sum(_SIZES)].cpu()
     try:
         with user_code("a step of two clients together"):
-            alike = _are_alike(model, GroupSGD(sgd, model, *first, normalisation))
+            alike = _are_alike(model, GroupSGD(sgd, model, *first, normalisation), same)
     except (UserError, RunError) as error:
         return str(error)
     if alike:
@@ -59,7 +67,12 @@ def why_not_together(
     )
 
 
-def _are_alike(model: nn.Module, group: GroupSGD) -> bool:
+def _in_dtype(dtype: torch.dtype, mean: LossFunction, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return a user's loss, which may hold tensors, of outputs in the run's dtype."""
+    return mean(outputs.to(dtype), targets)
+
+
+def _are_alike(model: nn.Module, group: GroupSGD, same: float) -> bool:
     """Tell whether two clients make the same together as each makes alone."""
     places = torch.arange(len(group.labels)).split(_SIZES)
     with isolated_generators(_SEED, "client"):
@@ -75,16 +88,18 @@ def _are_alike(model: nn.Module, group: GroupSGD) -> bool:
         with isolated_generators(_SEED, "client", 1, client):
             replica = Replica(copy.deepcopy(model))
             group.sgd.train(replica, [batches] * _EPOCHS)
-        if not _same(together, client, replica.state, start):
+        if not _same(together, client, replica.state, start, same):
             return False
     return True
 
 
-def _same(together: ModelState, client: int, alone: ModelState, start: ModelState) -> bool:
+def _same(
+    together: ModelState, client: int, alone: ModelState, start: ModelState, same: float
+) -> bool:
     """Tell whether a client of a group has the model that it has alone, but for roundings."""
     longest = (alone.vector - start.vector).abs().max()
     apart = (together.vector[client] - alone.vector).abs().max()
-    return bool(apart <= _SAME * longest) and all(
-        torch.allclose(together.buffers[name][client].double(), tensor.double(), rtol=_SAME)
+    return bool(apart <= same * longest) and all(
+        torch.allclose(together.buffers[name][client].double(), tensor.double(), rtol=same)
         for name, tensor in alone.buffers.items()
     )

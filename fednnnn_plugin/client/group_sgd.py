@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -81,8 +81,8 @@ class GroupSGD:
 
     Memory for the widest group so far is held. ``inputs`` ``[n, …]`` and ``labels`` ``[n]`` are on
     the device; ``normalisation`` is of a batch's inputs, ``[m, B, …]``. ``graphs`` may launch the
-    steps, but not those with a correction, an augmentation, ``seeds``, or a learning rate that
-    changes from round to round.
+    steps, but not those with a user's loss, a correction, an augmentation, ``seeds``, or a learning
+    rate that changes from round to round.
     """
 
     sgd: LocalSGD
@@ -148,12 +148,11 @@ class GroupSGD:
         generators = [Generator(device).manual_seed(seed) for seed in seeds]
         # A user's may have more than its state, which no other client is to find.
         model = copy.deepcopy(self._model) if seeds else self._model
-        plain = correction is None and not seeds and not self.augment
-        graphs = self.graphs if plain and sgd is self.sgd else None
         numbers = to_device(staged.made, device) if correction and correction.gradient else None
         is_own = sgd.loss not in LOSSES.values()
+        plain = correction is None and not (seeds or self.augment or is_own)
+        graphs = self.graphs if plain and sgd is self.sgd else None
         own = [sgd.loss.fresh(device) for _ in range(clients)] if is_own else []
-        are_flat = is_own and self._gives_one_dimension(start)
         for place, (every, positions, shares, made) in enumerate(zip(*staged, strict=True)):
             before_step()
             lengths = [length for length in every if length]  # the first ones: the largest clients
@@ -165,7 +164,7 @@ class GroupSGD:
             together = SideBySide(rows, masks, generators[:rows], lengths)
             loss: _Loss = partial(_of_samples, sgd.loss, memory.shares[batch])
             if is_own:
-                loss = partial(_of_clients, own, lengths, are_flat)
+                loss = partial(_of_clients, own[:rows], lengths, self._gives_one_dimension)
             number = None if numbers is None else numbers[place, :rows].unsqueeze(1)
             inputs = None
             if self.augment:
@@ -247,12 +246,12 @@ class GroupSGD:
         inputs = self.normalisation(inputs) if self.normalisation else inputs
         return inputs.to(self.sgd.dtype) if inputs.is_floating_point() else inputs
 
-    def _gives_one_dimension(self, start: ModelState) -> bool:
-        """Tell whether the outputs of a client alone are ``[n]``."""
-        model, given = copy.deepcopy(self._model).eval(), self._layout.views(start.vector)
-        inputs = self._prepared(self.inputs[:2])
+    @cached_property
+    def _gives_one_dimension(self) -> bool:
+        """Whether the outputs of a client alone are ``[n]``."""
+        model = copy.deepcopy(self._model).eval()
         with torch.no_grad(), isolated_generators(0, "model check"):
-            return bool(functional_call(model, given | start.buffers, (inputs,)).ndim == 1)
+            return bool(model(self._prepared(self.inputs[:2])).ndim == 1)
 
 
 def _columns(outputs: Tensor, clients: int) -> Tensor:
@@ -263,10 +262,8 @@ def _columns(outputs: Tensor, clients: int) -> Tensor:
 
 def _of_samples(loss: Loss, shares: Tensor, outputs: Tensor, labels: Tensor) -> Tensor:
     """Return the sum of the clients' means of a loss by name; all are ``[m, n]`` but outputs."""
-    rows, targets = (
-        _columns(outputs, len(labels)).flatten(0, 1),
-        labels.transpose(0, 1).flatten(0, 1),
-    )
+    rows = _columns(outputs, len(labels)).flatten(0, 1)
+    targets = labels.transpose(0, 1).flatten(0, 1)
     if loss is CROSS_ENTROPY:
         each = F.cross_entropy(rows, targets, reduction="none")
     else:
@@ -281,6 +278,6 @@ def _of_clients(
     by_client = _columns(outputs, len(labels)).unbind(1)
     values = [
         loss((made.squeeze(1) if are_flat else made)[:length], targets[:length])
-        for loss, length, made, targets in zip(losses, lengths, by_client, labels, strict=False)
+        for loss, length, made, targets in zip(losses, lengths, by_client, labels, strict=True)
     ]
     return torch.stack(values).sum()

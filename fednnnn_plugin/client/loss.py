@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.processes.devices import is_out_of_memory
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import user_code
 
@@ -114,10 +115,13 @@ def fresh(function: _Function, device: torch.device) -> _Function:
 
     The copy is whole: it may change its parameters, and no other client is to find that.
     """
-    with suppress(Exception):
+    try:
         copied = copy.deepcopy(function)
         return copied.to(device) if isinstance(copied, nn.Module) else copied
-    return function
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return function
 
 
 @torch.no_grad()

@@ -4,7 +4,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from fednnnn_plugin.fedml.silos import check_silos
 from fednnnn_plugin.fedml.tester import AGGREGATING, FedMLsTester, Tester, refuse_replaced
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.recipe.schema import TrackingArgs
-from fednnnn_plugin.run_folder.server_state import EVALUATION, restored
+from fednnnn_plugin.run_folder.server_state import restored
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.server import Server
 
@@ -112,17 +111,18 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         # constructors start FedML's privacy and defences anew.
         self._tester = FedMLsTester(tested, args) if tester is None else Tester(tester, model)
         super().__init__(model, args)
-        self._round = self._train.start_round
+        self.rounds_done = self._train.start_round  #: of the federation
         limit, layout = self._train.max_client_failures, self._server.layout
-        self._clients = RoundClients(args, model, layout, limit, self._round + 1)
+        self._clients = RoundClients(args, model, layout, limit, self.rounds_done + 1)
         log_through_fedml()
-        self._last_round = self._round + self._train.comm_round
+        self._last_round = self.rounds_done + self._train.comm_round
         if not is_server:
             self._recipe = self._recipe.model_copy(update={"tracking_args": TrackingArgs()})
         self._files = ServerFiles(self._recipe.tracking_args)
+        self.state_path = self._files.state_path  #: where the server's state is stored, if it is
         if is_server:
             if getattr(args, "training_type", None) != "simulation":  # which refuses this
-                check_silos(args, self._round)
+                check_silos(args, self.rounds_done)
             self._restore()
         settings = recorded_settings(self._recipe, args)
         settings["train_args"] |= security_settings(args)
@@ -151,19 +151,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         refuse_replaced(self, FedNNNNAggregator, _KEPT, "state and records depend on it")
 
     @property
-    def rounds_done(self) -> int:
-        """How many rounds of the federation are done."""
-        return self._round
-
-    @property
     def rounds_left(self) -> int:
         """How many of ``comm_round`` rounds are left."""
-        return self._last_round - self._round
-
-    @property
-    def state_path(self) -> Path | None:
-        """Where the server's state is stored, if it is."""
-        return self._files.state_path
+        return self._last_round - self.rounds_done
 
     def get_model_params(self) -> OrderedDict[str, Tensor]:
         """Return a copy of the served model, on the CPU."""
@@ -177,9 +167,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if self._hands_over():
             served = server.layout.state_dict(state.served)
         served |= server.memory_dict(state)
-        self._files.write_state(served, self._round, server.rule.name)
-        if self._round > self._train.start_round:
-            self._files.write_model(self.evaluation_state_dict(), self._round)
+        self._files.write_state(served, self.rounds_done, server.rule.name)
+        if self.rounds_done > self._train.start_round:
+            self._files.write_model(self.evaluation_state_dict(), self.rounds_done)
         if not self._is_tested():
             self._records.say()
 
@@ -189,7 +179,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         Under FedML's global differential privacy it is the served model, with its noise: the
         average itself does not leave.
         """
-        if self._round == self._train.start_round or global_privacy():
+        if self.rounds_done == self._train.start_round or global_privacy():
             return self.get_model_params()
         return whole_state(self.model, self._server.layout.state_dict(self._state.evaluation))
 
@@ -207,7 +197,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         device = getattr(self.args, "device", None)
         if isinstance(device, torch.device):  # to which FedML moves the clients' models
             self.model.to(device)
-        return self._clients.receive(self._round + 1, raw_client_model_or_grad_list)
+        return self._clients.receive(self.rounds_done + 1, raw_client_model_or_grad_list)
 
     @torch.no_grad()
     def aggregate(
@@ -232,13 +222,13 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         uniform = train.client_weighting == "uniform"
         self._clients.add_to(part, raw_client_model_or_grad_list, uniform=uniform)
         seed = self._recipe.common_args.random_seed
-        update, self._state, move = server.close_round(self._round + 1, before, part, seed)
+        update, self._state, move = server.close_round(self.rounds_done + 1, before, part, seed)
         if move.degenerate:
-            _log.warning("round %d: N is near 0: the served model stays", self._round + 1)
-        self._round += 1
+            _log.warning("round %d: N is near 0: the served model stays", self.rounds_done + 1)
+        self.rounds_done += 1
         evaluated = "served" if global_privacy() else server.rule.evaluated
-        self._clients.begin(self._round + 1)
-        self._records.aggregated(self._round, update, move, evaluated)
+        self._clients.begin(self.rounds_done + 1)
+        self._records.aggregated(self.rounds_done, update, move, evaluated)
         handed = self._state.evaluation if self._hands_over() else self._state.served
         return whole_state(self.model, server.layout.state_dict(handed), torch.device("cpu"))
 
@@ -275,18 +265,17 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     def _is_tested(self) -> bool:
         """Tell whether FedML's server tests after this round, as it decides it."""
-        number = self._round - self._train.start_round - 1
+        number = self.rounds_done - self._train.start_round - 1
         every = getattr(self.args, "frequency_of_the_test", 0)
         return not self.rounds_left or (every > 0 and number % every == 0)
 
     def _restore(self) -> None:
         """Resume from the state file, if there is one."""
-        state = self._files.read(self._round, self._recipe.rule.name)
+        state = self._files.read(self.rounds_done, self._recipe.rule.name)
         if state is None:
             return
         own = named_tensors(self.model)
-        alike = ((name, t, own.get(name.removeprefix(EVALUATION))) for name, t in state.items())
-        state = {name: t if its is None else t.to(its.dtype) for name, t, its in alike}
+        state = {name: t.to(own[name].dtype) if name in own else t for name, t in state.items()}
         where = f"server_state_path: {self._files.state_path}"
         self._state = restored(self._server, state, where)
         served = self._server.layout.state_dict(self._state.served)

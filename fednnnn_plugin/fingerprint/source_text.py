@@ -300,7 +300,7 @@ def _without_docstrings(node: ast.AST) -> ast.AST:
 def _bytecode(code: CodeType) -> str:
     """Return what a code is compiled to, in words; comments, places and docstrings do not count."""
     consts = [each for each in code.co_consts if not isinstance(each, CodeType)]
-    if consts and isinstance(consts[0], str) and code.co_name != "<lambda>":
+    if consts and isinstance(consts[0], str) and not code.co_name.startswith("<"):
         consts = consts[1:]  # which may be its docstring
     shown = [sorted(map(repr, each)) if isinstance(each, frozenset) else each for each in consts]
     names = code.co_varnames, code.co_names, code.co_freevars, code.co_cellvars

@@ -42,6 +42,7 @@ class Caller:
     custom_trainer: bool = False  # the caller's trainer trains the clients, with its own optimizer
     allow_code: bool = False  # what is named module:name may be imported
     objects: frozenset[str] = frozenset()  # keys that name objects, which the caller gave
+    left: frozenset[str] = frozenset()  # keys of a method that the caller has replaced
 
 
 def decimal(value: Any) -> Any:

@@ -8,8 +8,10 @@ from typing import Any
 from fednnnn_plugin.errors import OVERRIDES, UserError, UserErrors, printable
 from fednnnn_plugin.reading import read_mapping, read_yaml, write_yaml
 from fednnnn_plugin.recipe.kinds import Caller
+from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE, method_keys
 from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys, own_keys
 from fednnnn_plugin.recipe.validation import build, check_sections, known_keys, unknown_section
+from fednnnn_plugin.user_code import is_own
 
 _REQUIRED = {"data_args", "model_args", "train_args"}  # of the others all keys have defaults
 # Access keys, as run folders are shared; and what says where a run goes or what is said of it, not
@@ -28,16 +30,15 @@ def load_recipe(
     *,
     foreign: bool = False,
     allow_code: bool = False,
-    without_method: bool = False,
     objects: Mapping[str, str | list[str]] = MappingProxyType({}),
     clients: int = 0,
 ) -> Recipe:
     """Load a recipe; a ``UserError`` has a line for each mistake: where, value, what is allowed.
 
     Overrides, ``section.key=value`` or ``key=value`` with a value in YAML, replace the file's.
+    Where they, or ``objects``, name another rule or client method, the keys that the file has for
+    its own alone are left out.
     ``foreign`` takes names that are not ours, as the run folder of an entry script may hold them.
-    ``without_method`` reads FedAvg for the rule and client method, which may be a program's
-    objects or code: what reads a run folder may do without them.
     ``objects`` are the names of what the caller gave in the place of what the file names, by
     ``section.key``; what the file says to its functions is then not said. ``clients`` are those of
     a split that the caller gave: so many there are, unless an override says otherwise.
@@ -47,8 +48,7 @@ def load_recipe(
     sections |= read_mapping(path, "sections such as train_args")
     check_sections(sections, where)
     _move_using_mlops(sections)
-    if without_method:
-        _leave_out_method(sections)
+    keys = _keys_of_method(sections["train_args"])
     _replace(sections, objects)
     overridden = _override(sections, overrides)
     if twice := overridden & objects.keys():
@@ -61,7 +61,11 @@ def load_recipe(
     def place(key: str) -> str:
         return f"{OVERRIDES if key in overridden else f'{where}:'} {printable(key)}"
 
-    caller = Caller(place, foreign, foreign, bool(allow_code), frozenset(objects))
+    left = keys if {RULE, CLIENT_METHOD} & {*overridden, *objects} else set()
+    left = {key for key in left if f"train_args.{key}" not in overridden}
+    caller = Caller(
+        *(place, foreign, foreign, bool(allow_code)), frozenset(objects), frozenset(left)
+    )
     return build(path.stem, sections, caller)
 
 
@@ -106,11 +110,10 @@ def resolved(recipe: Recipe) -> dict[str, object]:
     return {key: value for key, value in values.items() if key not in _UNSTORED}
 
 
-def _leave_out_method(sections: dict[str, dict[str, Any]]) -> None:
-    train = sections["train_args"]
-    fixed = {key: train[key] for key in fixed_keys("train_args") if key in train}
-    named = {"federated_optimizer": "PaperFedAvg", "client_method": None}
-    sections["train_args"] = fixed | named
+def _keys_of_method(train: Mapping[str, object]) -> set[str]:
+    """Return what may be keys of a file's method; of the user's, which nobody knows yet, all."""
+    of_user = is_own(train.get("federated_optimizer")) or is_own(train.get("client_method"))
+    return {*train} - {*fixed_keys("train_args")} if of_user else {*method_keys()}
 
 
 def _replace(sections: dict[str, dict[str, Any]], objects: Mapping[str, str | list[str]]) -> None:

@@ -71,7 +71,9 @@ def build(name: str, sections: Mapping[str, Mapping[str, Any]], caller: Caller) 
     if all(train.get(key) is None for key in ("epochs", "local_steps")):
         what = "missing; must be a number of epochs, or set local_steps"
         problems["train_args.epochs"] = what
-    problems |= _unknown(sections, of_methods=not problems.keys() & {RULE, CLIENT_METHOD})
+    known = {key: value for key, value in train.items() if key not in caller.left}
+    of_methods = not problems.keys() & {RULE, CLIENT_METHOD}
+    problems |= _unknown(sections | {"train_args": known}, of_methods=of_methods)
     own = {key: value for key, value in train.items() if key in ours}
     values: dict[str, object] = {**sections, "train_args": own, "rule_settings": settings}
     values |= {"name": name, "allow_code": caller.allow_code}

@@ -94,9 +94,10 @@ def client_bytes(model: nn.Module, sgd: LocalSGD, batch: Tensor, method: ClientM
     difference to ``w_t`` in float64, twice. Of a method with vectors the correction and the update;
     of one that gives gradients each of them, a point and a result, and of one that uploads ``Δ'``;
     what a client keeps, before and after, and what it returns, as the method gave it and as it
-    counts. For the largest ``batch`` ``[B, …]``, on PyTorch's ``meta`` device, four times what
-    autograd keeps of a forward pass, of which only the shapes are computed: forwards and backwards,
-    in the memory of CUDA graphs, and beside it in steps that are not captured.
+    counts. The tensors of a user's loss. For the largest ``batch`` ``[B, …]``, on PyTorch's
+    ``meta`` device, four times what autograd keeps of a forward pass, of which only the shapes are
+    computed: forwards and backwards, in the memory of CUDA graphs, and beside it in steps that are
+    not captured.
     """
     trial = copy.deepcopy(model).to("meta", sgd.dtype).train()
     kept: list[int] = []
@@ -112,7 +113,10 @@ def client_bytes(model: nn.Module, sgd: LocalSGD, batch: Tensor, method: ClientM
     numbers += weights * replaces(method, "gradient") * (2 + method.evaluations)
     numbers += length(method, [*method.keeps * 3, *method.returns * 2], weights)
     differences = 2 * weights * torch.float64.itemsize
-    return numbers * sgd.dtype.itemsize + differences + 4 * sum(kept)
+    loss = sgd.loss.mean
+    held = [*loss.parameters(), *loss.buffers()] if isinstance(loss, nn.Module) else []
+    of_loss = sum(tensor.nbytes for tensor in held)
+    return numbers * sgd.dtype.itemsize + differences + of_loss + 4 * sum(kept)
 
 
 def plan_groups(

@@ -31,7 +31,8 @@ class Stop:
 
     - ``target``: v_r is at least the target, or at most, where lower is better.
     - ``patience`` p: r ≥ b + p, where b is the last tested round that was better than the best
-      before it by more than ``min_delta``; the first that has a value is.
+      before it by more than ``min_delta``; the first that has a value is, and until then the
+      first tested round.
 
     A tested round without a finite value is no better. ``metric`` is one of the recipe's, or
     ``accuracy``, ``loss`` or ``worst_10`` of the clients; None is the accuracy where there is one,
@@ -77,8 +78,9 @@ class Stop:
         if self.target is not None and value is not None and sign * (value - self.target) >= 0:
             return f"{name} {value:.4g} has reached the target {self.target:g}"
         if self.patience is not None and last.round >= since + self.patience:
-            shown = "no value" if best is None else f"{best:.4g}"
-            return f"{name} has not been better than {shown} for {last.round - since} rounds"
+            if best is None:
+                return f"{name} has had no value since round {since}"
+            return f"{name} has not been better than {best:.4g} for {last.round - since} rounds"
         return None
 
 

@@ -20,7 +20,7 @@ from fednnnn_plugin.reporting.study import Plan, Step
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
 from fednnnn_plugin.tuning.options import LEARNING_RATE_STEP
 from fednnnn_plugin.tuning.plan import OF_FEDAVG
-from fednnnn_plugin.tuning.study_folder import StudyFolder
+from fednnnn_plugin.tuning.study_folder import StudyFolder, without
 
 # What a round may measure, as metrics of the last one.
 _MEASURED = ["final_accuracy", "final_loss", "final_metric", "worst_10"]
@@ -82,9 +82,8 @@ def run_trial(
 def check_trial(study: StudyFolder, step: Step, folder: Path) -> None:
     """Refuse data and code of the user's that are not those that a step's trial ran with."""
     if (stored := RunFolder(folder).recipe).is_file():
-        names, ranks = dict(study.object_names), Ranks()
-        for key in OF_FEDAVG if step.name == LEARNING_RATE_STEP else ():
-            names.pop(key, None)
+        replaced = [*OF_FEDAVG] if step.name == LEARNING_RATE_STEP else []
+        names, ranks = without(study.object_names, replaced), Ranks()
         recipe = load_recipe(stored, allow_code=study.allow_code, objects=names)
         load = partial(recipe_inputs, study.located(recipe), ranks, study.objects)
         # A search replaces no trial that has ended: one whose folder is gone is run again.

@@ -13,7 +13,6 @@ from torch.testing import assert_close
 import fednnnn_plugin as fp
 from fednnnn_plugin.reporting.conditions import arrange
 from fednnnn_plugin.reporting.outcomes import outcomes
-from fednnnn_plugin.run_folder.server_state import read_state, write_state
 from fednnnn_plugin.server.rules import RULES
 
 from .rounds import CPU, TWO, clients, line, moved, net, play, refused, silo
@@ -141,16 +140,6 @@ def _model_after(rounds: int) -> dict[str, torch.Tensor]:
     for number in range(rounds):
         advance(undisturbed, number)
     return dict(undisturbed.evaluation_state_dict())
-
-
-def test_state_of_flowers_server_is_continued(own_folder) -> None:
-    """It holds the evaluation model too."""
-    advance(server(), 0)
-    tensors, done = read_state(Path("folder/state"), "server_state_path")
-    tested = {f"..evaluation.{name}": tensors[name] for name in net().state_dict()}
-    write_state(Path("folder/state"), tensors | tested, done, "FedNNNN")
-    for name, tensor in server(1).get_model_params().items():
-        assert torch.equal(tensor, tensors[name])
 
 
 def test_state_is_of_what_was_set(own_folder) -> None:

@@ -75,7 +75,7 @@ def test_client_over_mpi_that_greets_twice_has_not_restarted(monkeypatch, caplog
         manager = object.__new__(ServerManager)
         vars(manager).update(_awaited=Counter(), _restarted=set(), is_initialized=True)
         server = silo(comm_round=1)
-        server.is_at_its_state, server._round = continues, 1
+        server.is_at_its_state, server.rounds_done = continues, 1
         manager.aggregator = SimpleNamespace(aggregator=server)
         manager.backend, manager.client_id_list_in_this_round = "MPI", [1]
         manager.send_message_check_client_status(1, 0)

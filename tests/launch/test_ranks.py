@@ -117,7 +117,7 @@ def test_one_machine_checkpoints_at_a_signal(launcher: Launcher, tmp_path: Path)
         (("one_machine.sh", "1", NAME), signal.SIGTERM, "USR1"),
         (("one_machine.sh", "1", NAME), signal.SIGUSR1, "USR1"),  # a batch system's
         (("reproduce.sh", NAME), signal.SIGTERM, "TERM"),
-        (("paper_table.sh",), signal.SIGTERM, "TERM"),
+        (("reproduce.sh", "--table"), signal.SIGTERM, "TERM"),
     ],
 )
 def test_signal_is_passed_on_and_a_second_ends(

@@ -154,7 +154,7 @@ def test_the_papers_table_is_made_in_its_order(launcher: Launcher, tmp_path: Pat
     fails = "case $2 in *mnist_single_client.yaml) exit 3 ;; esac\n"  # which costs no other run
     launcher.command("fednnnn", fails + FEDNNNN.replace("train_args.*)", "train_args.b*)"))
     (tmp_path / "told").touch()
-    words = ("paper_table.sh", "--rounds", "2", "--precision", "tf32")
+    words = ("reproduce.sh", "--table", "--rounds", "2", "--precision", "tf32")
     first = launcher.run(*words, "--jobs", "8", status=1)
     told = (tmp_path / "told").read_text().splitlines()
     assert len(told) == first.count("finished: ") == 40 * 3 + 1

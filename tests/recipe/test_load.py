@@ -238,7 +238,8 @@ def test_recipe_without_its_method(recipe_file: Path) -> None:
     for rule, client_method in (("<object>:Mine", "<object>:Yours"), ("mine:Mine", "mine:Yours")):
         named = f"'{rule}', client_method: '{client_method}', my_key"
         recipe_file.write_text(MINIMAL.replace("FedNNNN, beta", named))
-        recipe = load_recipe(recipe_file, foreign=True, without_method=True)
+        other = ["federated_optimizer=PaperFedAvg", "client_method=null"]
+        recipe = load_recipe(recipe_file, other, foreign=True)
         assert (recipe.rule.name, recipe.train_args.client_method) == ("PaperFedAvg", None)
         assert recipe.train_args.comm_round == 3
 

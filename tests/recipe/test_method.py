@@ -67,6 +67,11 @@ class Greedy(Optimizer):
     def __init__(self, params, epochs):
         super().__init__(params, {"epochs": epochs})
 
+@rule(gamma=decay())
+class Half(Optimizer):
+    def __init__(self, params, gamma):
+        super().__init__(params, {"gamma": gamma})
+
 class Unmarked(Optimizer):
     pass
 
@@ -107,6 +112,24 @@ def test_users_rule_is_a_method_with_the_flag(users: str) -> None:
     assert recipe.rule_settings == {"lion_lr": 5e-4, "lion_beta": 0.9}
     [line] = lines(method, "lion_lr=5e-4")  # without it, though it is loaded
     assert line.startswith(f"--set train_args.federated_optimizer: '{method}' ")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kept"),
+    [
+        (["federated_optimizer=NormNorm"], {"beta": 0.7}),
+        (["federated_optimizer=lion_rules:Half"], {"gamma": 0.8}),
+        (["federated_optimizer=PaperFedAvg", "client_method=fedprox", "prox_mu=1"], {"prox_mu": 1}),
+    ],
+)
+def test_keys_of_a_replaced_method_are_left_out(
+    users: str, overrides: list[str], kept: dict[str, float]
+) -> None:
+    """Those that it has alone; one that an override gives is judged by the new method."""
+    recipe = find_recipe("digits_noniid_b_fednnnn")
+    assert load_recipe(recipe, overrides, allow_code=True).rule_settings == kept
+    with pytest.raises(UserError, match=r"^--set train_args\.server_lr: 1: .* does not use it"):
+        load_recipe(recipe, [*overrides, "server_lr=1"], allow_code=True)
 
 
 def test_rule_and_its_custom_client_method_share_a_key(users: str) -> None:
