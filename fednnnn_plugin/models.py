@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fednnnn_plugin.errors import UserError, did_you_mean, printable, reason
 from fednnnn_plugin.networks import NNNNCifar10, NNNNDigits, NNNNMnist, resnet18_gn
@@ -41,18 +41,6 @@ def form_of(name: str, image_shape: Sequence[int]) -> dict[str, int]:
     if not (places := MODELS[name].places(height, width)):
         raise UserError(MODEL, f"{name}: images of {height} x {width} are too small for it")
     return {"channels": channels, "places": places}
-
-
-def form_in(name: str, state: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the arguments by which a network of this name has these weights; none of others."""
-    convolutions = [state[key] for key in sorted(state) if state[key].ndim == 4]
-    dense = [state[key] for key in sorted(state) if state[key].ndim == 2]
-    if name not in (*MODELS, RESNET) or not convolutions or not dense:
-        return {}
-    channels, last = convolutions[0].shape[1], convolutions[-1]
-    if name == RESNET:
-        return {"channels": channels}
-    return {"channels": channels, "places": dense[0].shape[1] // max(len(last), 1)}
 
 
 def is_built_in(model: nn.Module) -> bool:

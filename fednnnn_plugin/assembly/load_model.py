@@ -19,7 +19,7 @@ from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, in_python, printable, reason
 from fednnnn_plugin.files import checked_path
-from fednnnn_plugin.models import MODEL, form_in
+from fednnnn_plugin.models import MODEL, form_of
 from fednnnn_plugin.processes.devices import tensors_made_on_cpu
 from fednnnn_plugin.recipe import Recipe, load_recipe
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
@@ -36,6 +36,7 @@ class _OfData(BaseModel):
     """What a model's file says of the data; one text, as safetensors orders several by chance."""
 
     num_classes: int
+    image_shape: list[int] = []
     factor: list[float] = []
     shift: list[float] = []
 
@@ -43,8 +44,10 @@ class _OfData(BaseModel):
 def model_metadata(data: FederatedData | LoaderData) -> dict[str, str]:
     """Return what a model's file says of the data: the classes, and how images are normalised."""
     found = _OfData(num_classes=data.num_classes)
-    if isinstance(data, FederatedData) and (how := data.normalisation):
-        found.factor, found.shift = how.factor.flatten().tolist(), how.shift.flatten().tolist()
+    if isinstance(data, FederatedData):
+        found.image_shape = [*data.train_images.shape[1:]]
+        if how := data.normalisation:
+            found.factor, found.shift = how.factor.flatten().tolist(), how.shift.flatten().tolist()
     return {_KEY: found.model_dump_json()}
 
 
@@ -143,7 +146,7 @@ def load_model(
             printable(files.model),
             "does not name the number of classes: not saved by a run of this version",
         ) from None
-    form = form_in(recipe.model_args.model, state)
+    form = form_of(recipe.model_args.model, of_data.image_shape)
     made, digests = recipe_model(recipe, of_data.num_classes, model, form=form)
     whose = f"model: {name}: not the model of the run in {printable(files.path)}"
     dtype = next((each.dtype for each in state.values() if each.is_floating_point()), torch.float32)

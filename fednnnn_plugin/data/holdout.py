@@ -49,44 +49,32 @@ def hold_out_of_each(
         rng = np.random.default_rng(derive_seed(seed, "client holdout", client))
         held.append(own[_drawn(labels[own], count, rng)])
         drawn[held[-1]] = True
-    _keep_one(drawn, clients)
-    left = (positions[~drawn[positions]] for positions in clients)
-    return tuple(left), tuple(positions[drawn[positions]] for positions in held)
-
-
-def _keep_one(drawn: Tensor, clients: Sequence[Tensor]) -> None:
-    """Leave each client its first sample, of which all are drawn."""
     for positions in clients:
         drawn[positions[:1]] &= not drawn[positions].all()
+    left = (positions[~drawn[positions]] for positions in clients)
+    return tuple(left), tuple(positions[drawn[positions]] for positions in held)
 
 
 def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
     """Split the training images into a training and a validation part (paper, appendix, Step 1).
 
-    The validation part stands in the place of the test part, which a run on it never sees. The
-    clients of a split that the data has keep what is left of theirs, and test on what is held out
-    of it; one of which all would be held out keeps its first, and what no client has is in neither
-    part.
+    The validation part stands in the place of the test part, which a run on it never sees. Of a
+    split that the data has it is drawn from each client, who tests on what is held out of its own,
+    as :func:`hold_out_of_each` says; what no client has is in neither part.
     """
-    clients: Sequence[Tensor] = dataset.split.train
-    train, clients = packed(dataset.parts.train, clients) if clients else (dataset.parts.train, ())
-    total = len(train.labels)
-    rng = np.random.default_rng(derive_seed(seed, "validation"))
-    drawn = _drawn(train.labels, round(fraction * total), rng)
-    _keep_one(drawn, clients)
-    held = int(drawn.sum())
-    if not 0 < held < total:
+    train, split = dataset.parts.train, Split()
+    if clients := dataset.split.train:
+        left, held = hold_out_of_each(train.labels, clients, fraction, seed)
+        (kept, left), (drawn, held) = packed(train, left), packed(train, held)
+        parts, split = Parts(kept, drawn), Split(left, held)
+    else:
+        rng = np.random.default_rng(derive_seed(seed, "validation"))
+        parts = drawn_apart(train, round(fraction * len(train.labels)), rng)
+    num_kept, num_drawn = (len(part.labels) for part in parts)
+    if not num_kept or not num_drawn:
         raise UserError(
             "data_args.validation_fraction",
-            f"{fraction}: leaves {total - held} of {total} training samples to train on and {held}"
-            " to validate on; both need at least one",
+            f"{fraction}: leaves {num_kept} of {num_kept + num_drawn} training samples to train on "
+            f"and {num_drawn} to validate on; both need at least one",
         )
-    parts = Parts(train.at(~drawn), train.at(drawn))
-    split = Split(_those(~drawn, clients), _those(drawn, clients))
     return replace(dataset, parts=parts, split=split)
-
-
-def _those(kept: Tensor, clients: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return each client's positions among the samples that are kept."""
-    places = kept.cumsum(0) - 1
-    return tuple(places[positions[kept[positions]]] for positions in clients)
