@@ -49,7 +49,6 @@ class RoundClients:
         self._places: list[int] = []  # of the models that are to be averaged
         self._left_out: list[ClientRecord] = []
         self._sent_norms: dict[int | str | None, float] = {}  # before FedML's defences changed them
-        self._received: tuple[int, list[ClientRecord]] = (0, [])
 
     def receive(
         self, number: int, models: Sequence[ClientModel]
@@ -69,8 +68,8 @@ class RoundClients:
                 self._fail(position, error)
         if is_changing():
             sent = self._secured(sent, len(models))
-        self._places, self._received = list(sent), (self._failed, [*self._left_out])
-        return list(sent.values()), list(sent)
+        self._places = list(sent)
+        return list(sent.values()), self._places
 
     def _secured(self, sent: dict[int, ClientModel], total: int) -> dict[int, ClientModel]:
         """Return the models that FedML lets pass of what clients sent, as it changes them."""
@@ -97,8 +96,6 @@ class RoundClients:
             UserError: too many models or numbers that cannot be added.
             RunError: none can.
         """
-        failed, left_out = self._received  # an earlier try may have added to them
-        self._failed, self._left_out = failed, [*left_out]
         weightless = 0
         places = self._places if len(self._places) == len(models) else range(len(models))
         for position, (samples, model) in zip(places, models, strict=True):
