@@ -22,7 +22,8 @@
 # RECIPE is a recipe's name, or a pattern of names; without one the names are listed. The same
 # command goes on after any stop: what has the records of all rounds is skipped, what was begun
 # resumes. A run that is stopped leaves the records of its rounds, unless there are more of it
-# already. More --rounds than before extend a run.
+# already. More --rounds than before extend a run. A run that fails is named, the others are made,
+# and the exit status is 1.
 set -euo pipefail
 
 case "${1:-}" in
@@ -122,6 +123,7 @@ keep() { # NAME: its records, whole or not at all; the folder of the data is thi
     && without_accepted_clients "$runs/$1/metrics.jsonl" | gzip -9n >"$new/metrics.jsonl.gz" \
     && sed -E 's|^( *data_cache_dir:).*|\1 ~/fedml_data|' "$runs/$1/recipe.yaml" >"$new/recipe.yaml" \
     && cp "$runs/$1/summary.json" "$new/" \
+    && { cp "$runs/$1/metric_directions.json" "$new/" 2>/dev/null || true; } \
     && rm -rf "${results:?}/$1" \
     && mv "$new" "$results/$1"
 }

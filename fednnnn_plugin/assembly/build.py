@@ -194,7 +194,7 @@ def _widths(
             width = min(kept.client_batching, train.client_num_per_round)
         elif planned > 1 and checkpoints_in(files.checkpoints):
             _log.warning(
-                "%s: not whole: %d clients train together from now on, before perhaps fewer",
+                "%s: missing or damaged: now %d clients train together, before perhaps fewer",
                 *(files.summary, planned),
             )
     return planned, ranks.broadcast_object(width)

@@ -83,7 +83,7 @@ def make_executor(
     test_batch: int,
     classes: int,
 ) -> Executor:
-    """Return what trains clients: in groups, also where one is a client, if ``together``.
+    """Return what trains clients: in groups if ``together``, of which one may be a single client.
 
     What is not the package's own trains with the global generators seeded for it. The model takes
     images in ``any_order`` of memory. Of so many ``classes`` the test counts each.

@@ -1,5 +1,6 @@
 """One run: from a recipe, a model and data to a run folder."""
 
+import json
 import logging
 import os
 import threading
@@ -33,6 +34,7 @@ from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.processes.ranks import Ranks, agreed
 from fednnnn_plugin.reading import read_mapping, write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
+from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.simulation import Federation
 from fednnnn_plugin.rounds.stopping import StopWatch
@@ -130,10 +132,14 @@ def run_federation(
 
 
 def _describe(recipe: Recipe, inputs: Inputs, files: RunFolder) -> None:
-    """Write what a run is of, and what it was begun with."""
+    """Write what a run is of, what it was begun with, and of which metrics more is better."""
     if not files.fingerprint.exists():  # it is not resumed, or is of a version that kept none
         begun = begun_with(inputs.device, recipe.train_args.precision)
         keep_fingerprint(files, inputs.fingerprint, begun)
+    if metrics := inputs.functions.metrics:
+        higher = {name: higher_is_better(metric) for name, metric in metrics.items()}
+        content = json.dumps({"higher_is_better": higher}, indent=2)
+        write_atomically(files.directions, f"{content}\n".encode())
     foreign = isinstance(inputs.data, LoaderData) and "split" not in inputs.data.fingerprint
     label = recipe.tracking_args.label or _label_in(files)
     write_atomically(files.recipe, dump_recipe(recipe, label, own_data=foreign).encode())

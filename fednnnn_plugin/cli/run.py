@@ -60,7 +60,7 @@ def run_command(
     from fednnnn_plugin.followers.trackers import TensorBoard
     from fednnnn_plugin.processes.numerics import keep_freed_memory
 
-    options = _with_short(recipe, options)
+    options = _with_short(options)
     if mlops is None and find_spec("fedml") is not None:
         _become_fedml_run(recipe, options)
     keep_freed_memory()
@@ -94,7 +94,7 @@ def check_command(recipe: str, **options: Any) -> None:
         return
     from fednnnn_plugin.assembly.run import start_recipe
 
-    options = _with_short(recipe, options)
+    options = _with_short(options)
     loaded, checked = start_recipe(recipe, only_check=True, **options)
     if launched_rank():
         return
@@ -131,7 +131,7 @@ def _shown(folder: Path, options: dict[str, Any]) -> Path:
     return options["output"] or Path(*folder.parts[-2:])
 
 
-def _with_short(recipe: str, options: dict[str, Any]) -> dict[str, Any]:
+def _with_short(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with the short ones as overrides; ``--set`` comes after them."""
     given = {name: options.pop(name) for name in SHORT}
     return options | {"overrides": (*short_overrides(given), *options["overrides"])}

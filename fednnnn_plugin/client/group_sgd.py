@@ -162,9 +162,11 @@ class GroupSGD:
             memory.shares[batch].copy_(shares[batch])
             masks = memory.shares[batch] if padded else None
             together = SideBySide(rows, masks, generators[:rows], lengths)
-            loss: _Loss = partial(_of_samples, sgd.loss, memory.shares[batch])
-            if is_own:
-                loss = partial(_of_clients, own[:rows], lengths, self._gives_one_dimension)
+            loss: _Loss = (
+                partial(_of_clients, own[:rows], lengths, self._gives_one_dimension)
+                if is_own
+                else partial(_of_samples, sgd.loss, memory.shares[batch])
+            )
             number = None if numbers is None else numbers[place, :rows].unsqueeze(1)
             inputs = None
             if self.augment:

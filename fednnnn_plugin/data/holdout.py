@@ -45,10 +45,12 @@ def hold_out_of_each(
     held, drawn = list[Tensor](), torch.zeros(len(labels), dtype=torch.bool)
     for client, positions in enumerate(clients):
         own = torch.tensor([*dict.fromkeys(positions.tolist())], dtype=torch.int64)
-        count = min(max(round(fraction * len(own)), 1), len(own) - 1)
+        free = own[~drawn[own]]  # what clients before it have drawn of its samples counts
+        count = min(max(round(fraction * len(own)), 1), len(own) - 1) - len(own) + len(free)
         rng = np.random.default_rng(derive_seed(seed, "client holdout", client))
-        held.append(own[_drawn(labels[own], count, rng)])
-        drawn[held[-1]] = True
+        if count > 0:
+            drawn[free[_drawn(labels[free], count, rng)]] = True
+        held.append(own)
     for positions in clients:
         drawn[positions[:1]] &= not drawn[positions].all()
     left = (positions[~drawn[positions]] for positions in clients)

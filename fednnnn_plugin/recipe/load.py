@@ -5,12 +5,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.errors import OVERRIDES, UserError, UserErrors, printable
 from fednnnn_plugin.reading import read_mapping, read_yaml, write_yaml
 from fednnnn_plugin.recipe.kinds import Caller
-from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE, method_keys
 from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys, own_keys
 from fednnnn_plugin.recipe.validation import build, check_sections, known_keys, unknown_section
+from fednnnn_plugin.server.rules import RULES
 from fednnnn_plugin.user_code import is_own
 
 _REQUIRED = {"data_args", "model_args", "train_args"}  # of the others all keys have defaults
@@ -48,7 +49,7 @@ def load_recipe(
     sections |= read_mapping(path, "sections such as train_args")
     check_sections(sections, where)
     _move_using_mlops(sections)
-    keys = _keys_of_method(sections["train_args"])
+    before = dict(sections["train_args"])
     _replace(sections, objects)
     overridden = _override(sections, overrides)
     if twice := overridden & objects.keys():
@@ -61,7 +62,7 @@ def load_recipe(
     def place(key: str) -> str:
         return f"{OVERRIDES if key in overridden else f'{where}:'} {printable(key)}"
 
-    left = keys if {RULE, CLIENT_METHOD} & {*overridden, *objects} else set()
+    left = _left_behind(before, sections["train_args"])
     left = {key for key in left if f"train_args.{key}" not in overridden}
     caller = Caller(
         *(place, foreign, foreign, bool(allow_code)), frozenset(objects), frozenset(left)
@@ -110,10 +111,19 @@ def resolved(recipe: Recipe) -> dict[str, object]:
     return {key: value for key, value in values.items() if key not in _UNSTORED}
 
 
-def _keys_of_method(train: Mapping[str, object]) -> set[str]:
-    """Return what may be keys of a file's method; of the user's, which nobody knows yet, all."""
-    of_user = is_own(train.get("federated_optimizer")) or is_own(train.get("client_method"))
-    return {*train} - {*fixed_keys("train_args")} if of_user else {*method_keys()}
+def _left_behind(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
+    """Return the keys of a file's rule and client method, where another has taken its place."""
+    left = set[str]()
+    for key, known in (("federated_optimizer", RULES), ("client_method", METHODS)):
+        named = before.get(key)
+        if named == after.get(key):
+            continue
+        if is_own(named):  # nobody knows its keys
+            return {*before} - {*fixed_keys("train_args")}
+        found = known.get(str(named))
+        its = METHODS.get(str(getattr(found, "client_method", None)))
+        left |= {key for each in (found, its) if each for key in each.keys}
+    return left
 
 
 def _replace(sections: dict[str, dict[str, Any]], objects: Mapping[str, str | list[str]]) -> None:

@@ -88,7 +88,7 @@ def method_settings(
         elif name in needs:
             problems[f"train_args.{name}"] = f"missing; {needs[name]} needs it: {key.allowed}"
     used_by = str(named) if client_named is None else f"{named} with {client_name}"
-    for name in every.keys() - taken.keys() - caller.left:
+    for name in (each for each in every if each not in (*taken, *caller.left)):
         if (value := decimal(train.get(name))) is not None:
             problems[f"train_args.{name}"] = (
                 f"{shown(value)}: {used_by} does not use it; leave it out or null "

@@ -21,6 +21,7 @@ from fednnnn_plugin.reporting.typed_csv import MAX_BYTES
 
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
 RECIPE, SUMMARY, FINGERPRINT = "recipe.yaml", "summary.json", "fingerprint.json"
+DIRECTIONS = "metric_directions.json"
 # What a fingerprint has beside the digests of custom objects.
 _NOT_OWN = ("versions", "device", "data_set")
 FINGERPRINT_SUFFIX = "_fingerprint"  # of the columns with these digests
@@ -143,8 +144,9 @@ def _is_run(folder: Path) -> bool:
 
 def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[str, Any]:
     """What says which run it is: the leading columns of the table."""
-    recipe, summary, fingerprint = (
-        _read_settings(folder / file, problems) for file in (RECIPE, SUMMARY, FINGERPRINT)
+    recipe, summary, fingerprint, directions = (
+        _read_settings(folder / file, problems)
+        for file in (RECIPE, SUMMARY, FINGERPRINT, DIRECTIONS)
     )
     sections = {name: values for name, values in recipe.items() if isinstance(values, dict)}
     settings = _settings(sections) | _fingerprints(fingerprint)
@@ -160,7 +162,9 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
     is_planned_longer = isinstance(planned, int | float) and planned > last
     stopped = _scalar(summary.get("stopped")) if summary.get("rounds") == last else None
     of_clients = settings.get("client_method")
-    metric = _scalar(summary.get("metric"))  # the recipe's first
+    higher_is_better = directions.get("higher_is_better")
+    metrics = higher_is_better if isinstance(higher_is_better, dict) else {}
+    metric = next(iter(metrics), None)  # the recipe's first
     return {
         "run": name,
         "folder": printable(folder),
@@ -171,8 +175,8 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
         "device": _scalar(summary.get("device")),
         "commit": _scalar(summary.get("commit")),
-        "metric": metric,
-        "lower_is_better": metric is not None and summary.get("higher_is_better") is False,
+        "metric": None if metric is None else printable(metric),
+        "lower_is_better": metrics.get(metric) is False,
         "settings": "\n".join(settings),
     } | settings
 

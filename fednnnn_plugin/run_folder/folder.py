@@ -43,6 +43,7 @@ class RunFolder:
         self.recipe = path / "recipe.yaml"
         self.fingerprint = path / "fingerprint.json"
         self.metrics = path / "metrics.jsonl"
+        self.directions = path / "metric_directions.json"
         self.summary = path / "summary.json"
         self.model = path / "model.safetensors"
         self.checkpoints = path / "checkpoint"
@@ -51,7 +52,7 @@ class RunFolder:
         self._lock = path / ".lock"
         tables = (path / CLIENTS, path / CLASSES)
         published = path / "metrics.jsonl.gz"
-        of_results = (self.metrics, published, *tables, self.summary, self.model)
+        of_results = (self.metrics, published, self.directions, *tables, self.summary, self.model)
         self._files = (self.recipe, self.fingerprint, *of_results, self.log)
         self._signs = (self._lock, self.fingerprint, self.metrics, published)  # one tells a run
         self._held: os.stat_result | None = None  # the lock's file, while this process has it

@@ -59,10 +59,13 @@ def test_holdout_leaves_each_client_its_own() -> None:
         assert sorted([*images, *held]) == sorted(torch.cat(clients).tolist())
         assert len(held) == round(len(torch.cat(clients)) / 4)
         for before, left, test in zip(clients, *dataset.split, strict=True):
+            assert len(test) == round(len(before) / 4)
             assert [images[place] for place in left] == [i for i in before if i not in held]
             assert [held[place] for place in test] == [i for i in before if i in held]
-    left, _ = hold_out(divided(torch.arange(24).split(2)), 0.9, 0).split
-    assert all(map(len, left))
+    left, held = hold_out(divided(torch.arange(24).split(2)), 0.9, 0).split
+    assert {*map(len, (*left, *held))} == {1}
+    left, held = hold_out(divided((torch.arange(24),) * 10), 0.25, 0).split  # which all have
+    assert {*map(len, left)}, {*map(len, held)} == ({18}, {6})
 
 
 def divided(clients: tuple[torch.Tensor, ...]) -> ImageDataset:

@@ -123,13 +123,17 @@ def test_users_rule_is_a_method_with_the_flag(users: str) -> None:
     ],
 )
 def test_keys_of_a_replaced_method_are_left_out(
-    users: str, overrides: list[str], kept: dict[str, float]
+    users: str, tmp_path: Path, overrides: list[str], kept: dict[str, float]
 ) -> None:
     """Those that it has alone; one that an override gives is judged by the new method."""
     recipe = find_recipe("digits_noniid_b_fednnnn")
     assert load_recipe(recipe, overrides, allow_code=True).rule_settings == kept
     with pytest.raises(UserError, match=r"^--set train_args\.server_lr: 1: .* does not use it"):
         load_recipe(recipe, [*overrides, "server_lr=1"], allow_code=True)
+    mine = tmp_path / "mine.yaml"  # with a key of neither
+    mine.write_text(recipe.read_text().replace("beta:", "server_tau: 1\n  beta:"))
+    with pytest.raises(UserError, match=r"train_args\.server_tau: 1: .* does not use it"):
+        load_recipe(mine, overrides, allow_code=True)
 
 
 def test_rule_and_its_custom_client_method_share_a_key(users: str) -> None:

@@ -25,10 +25,10 @@ def table_of(folder: Path) -> Table:
     return tables.accuracy(arrange(fp.read_runs(folder)))
 
 
-def judged(folder: Path, metric: str, *, higher_is_better: bool = True) -> None:
-    """Give a run the first metric of its recipe."""
-    text = json.dumps({"metric": metric, "higher_is_better": higher_is_better})
-    (folder / "summary.json").write_text(text)
+def directed(folder: Path, **higher_is_better: bool) -> None:
+    """Give a run the metrics of its recipe, of each whether higher is better."""
+    text = json.dumps({"higher_is_better": higher_is_better})
+    (folder / "metric_directions.json").write_text(text)
 
 
 def every_tenth(line: dict) -> None:
@@ -335,7 +335,7 @@ def test_latex_compiles(make_run, tmp_path: Path) -> None:
 def test_first_metric_judges(make_run, lower: bool) -> None:
     for method in ("PaperFedAvg", "FedNNNN"):
         folder = make_run(method, comm_round=3)
-        judged(folder, "own", higher_is_better=not lower)
+        directed(folder, own=not lower, second=True)
     measured = {"own": [0.5, 0.25, 0.75, 0.5, 0.125, 0.25], "second": 1.0}
     read = fp.read_runs(folder.parent)
     runs = arrange(read.assign(**{f"test_metrics.{name}": of for name, of in measured.items()}))
@@ -389,7 +389,7 @@ def test_seeds_are_judged_by_one_quantity(make_run) -> None:
 
 
 def test_recipes_with_other_first_metrics_are_other_lines(make_run) -> None:
-    judged(make_run("FedNNNN"), "f1_macro")
+    directed(make_run("FedNNNN"), f1_macro=True)
     runs = fp.read_runs(make_run("FedNNNN", seed=1).parent)
     runs["test_metrics.f1_macro"] = runs["metric"].map({"f1_macro": 0.25})
     table = tables.accuracy(arrange(runs))

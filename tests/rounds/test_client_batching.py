@@ -107,7 +107,7 @@ def test_groups_are_halved_when_memory_ends(
     assert content(tiny.folder / "whole") == content(tiny.folder / "parts")
     (tiny.folder / "parts" / "summary.json").unlink()  # which has the width
     assert tiny("parts", mode="resume", comm_round=4, **settings).client_batching == 6
-    assert "summary.json: not whole: 6 clients train together from now on" in tiny.log("parts")
+    assert "summary.json: missing or damaged: now 6 clients" in tiny.log("parts")
 
 
 def test_memory_of_a_wide_group_is_given_back(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

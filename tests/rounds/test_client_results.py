@@ -81,7 +81,7 @@ def test_sample_of_several_places_is_held_out_of_all() -> None:
             assert len(trains)
             assert len({*tests.tolist()}) == len(tests)
             assert [place for place in before.tolist() if place in trains] == trains.tolist()
-    assert 7 <= len(held[0]) <= 8
+    assert 7 <= len(held[0]) <= 10  # 8, and what the others draw of the two
 
 
 def plain_results(
