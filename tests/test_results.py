@@ -46,6 +46,7 @@ def test_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("iid_100/fedavg-b-seed0", "FedAvg's best of 100 rounds is {:.2f} %, in round 90"),
         ("iid_100/fednnnn-b-seed0", "FedNNNN's best of 100 rounds is {:.2f} %, in round 28"),
+        ("iid_100/normnorm-b-seed0", "Norm-Norm's best of 100 rounds is {:.2f} %, in round 91"),
         ("iid_100/momentum-b-seed0", "Momentum's best of 100 rounds is {:.2f} %, in round 34"),
     ):
         with gzip.open(RESULTS / f"{name}.jsonl.gz") as lines:
