@@ -20,7 +20,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.run_folder.folder import RunFolder
-from fednnnn_plugin.server.rules import decay, positive
+from fednnnn_plugin.server.rules import RULES, decay, positive
 
 from ..support.processes import wait_until
 
@@ -217,7 +217,6 @@ class Inertia(fp.ClientMethod):
         self.inertia = inertia
 
 
-@fp.rule(server_lr=positive(grid=(0.5, 1.0)))
 class OwnRule(torch.optim.SGD):
     def __init__(self, params: list[Tensor], server_lr: float) -> None:
         super().__init__(params, lr=server_lr)
@@ -225,6 +224,8 @@ class OwnRule(torch.optim.SGD):
 
 def test_papers_procedure_searches_objects_of_a_rule_and_a_method(tmp_path: Path) -> None:
     """Step 2 has plain FedAvg in their places; a resumed search has the trials of both steps."""
+    fp.rule(server_lr=positive(grid=(0.5, 1.0)))(OwnRule)
+    del RULES["OwnRule"]  # no other test of this process is to find it
     small: dict[str, Any] = {"inertia": 0.1, "server_lr": 1.0}
     for key in ("client_num_in_total", "client_num_per_round", "epochs"):
         small[key] = TRAIN[key]
