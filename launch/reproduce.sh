@@ -16,8 +16,9 @@
 #   --precision P   fp32, tf32 or bf16; each recipe's own by default
 #   --runs DIR      where the run folders are (runs/reproduce)
 #   --results DIR   where the records go (results): DIR/<recipe>-seed<n>/ with metrics.jsonl.gz,
-#                   summary.json and recipe.yaml; a round that accepted all its clients is kept
-#                   without the line of each client, which is four fifths of a record
+#                   summary.json and recipe.yaml, and metric_directions.json where a recipe names
+#                   metrics; a round that accepted all its clients is kept without the line of each
+#                   client, which is four fifths of a record
 #
 # RECIPE is a recipe's name, or a pattern of names; without one the names are listed. The same
 # command goes on after any stop: what has the records of all rounds is skipped, what was begun
@@ -123,7 +124,7 @@ keep() { # NAME: its records, whole or not at all; the folder of the data is thi
     && without_accepted_clients "$runs/$1/metrics.jsonl" | gzip -9n >"$new/metrics.jsonl.gz" \
     && sed -E 's|^( *data_cache_dir:).*|\1 ~/fedml_data|' "$runs/$1/recipe.yaml" >"$new/recipe.yaml" \
     && cp "$runs/$1/summary.json" "$new/" \
-    && { cp "$runs/$1/metric_directions.json" "$new/" 2>/dev/null || true; } \
+    && { [ ! -e "$runs/$1/metric_directions.json" ] || cp "$runs/$1/metric_directions.json" "$new/"; } \
     && rm -rf "${results:?}/$1" \
     && mv "$new" "$results/$1"
 }

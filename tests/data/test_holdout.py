@@ -65,7 +65,7 @@ def test_holdout_leaves_each_client_its_own() -> None:
     left, held = hold_out(divided(torch.arange(24).split(2)), 0.9, 0).split
     assert {*map(len, (*left, *held))} == {1}
     left, held = hold_out(divided((torch.arange(24),) * 10), 0.25, 0).split  # which all have
-    assert {*map(len, left)}, {*map(len, held)} == ({18}, {6})
+    assert ({*map(len, left)}, {*map(len, held)}) == ({18}, {6})
 
 
 def divided(clients: tuple[torch.Tensor, ...]) -> ImageDataset:
