@@ -58,11 +58,11 @@ def hold_out_of_each(
 
 
 def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
-    """Split the training images into a training and a validation part (paper, appendix, Step 1).
+    """Split the training set into a training and a validation set (paper, appendix, Step 1).
 
-    The validation part stands in the place of the test part, which a run on it never sees. Of a
-    split that the data has it is drawn from each client, who tests on what is held out of its own,
-    as :func:`hold_out_of_each` says; what no client has is in neither part.
+    The validation set replaces the test set, so that a run on it never sees a test sample. Where
+    the data have a split of their own, it is drawn from each client, as
+    :func:`hold_out_of_each` does; a sample of no client is in neither set.
     """
     train, split = dataset.parts.train, Split()
     if clients := dataset.split.train:
