@@ -4,12 +4,11 @@ A layer that is made in ``forward()``, or that a lambda or a hook reaches throug
 model, gets gradients that no client applies: the run would end without it.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from fednnnn_plugin.client.replica import saved_tensors
+from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import UserError, printable, some_of
 
 _LOSS = "train_args.loss"
@@ -21,24 +20,6 @@ _OF_MODEL = (
     "make it in the model's __init__ and register it there (as an nn.Parameter, a layer of a list "
     "in nn.ModuleList), or freeze it with requires_grad_(False)"
 )
-
-
-class Form(NamedTuple):
-    """What must not change of a parameter, or of a buffer that is saved."""
-
-    said: str
-    identity: int  # of a parameter that requires a gradient; 0 of others
-
-
-def _forms(model: nn.Module) -> dict[str, Form]:
-    """Return the forms of all parameters and persistent buffers by name."""
-    return {
-        name: Form(
-            f"{tensor.dtype} of {list(tensor.shape)}, requires_grad={tensor.requires_grad}",
-            id(tensor) if tensor.requires_grad and isinstance(tensor, nn.Parameter) else 0,
-        )
-        for name, tensor in saved_tensors(model)
-    }
 
 
 class Reach:
@@ -54,10 +35,10 @@ class Reach:
     def __init__(
         self, trains: nn.Module, copied: nn.Module, given: nn.Module | None, where: str
     ) -> None:
-        self._copied, self._where = copied, where
+        self._replica, self._where = Replica(copied), where
         self._given = nn.Module() if given is None else given
         self._own, self._original = _names(trains) | _names(copied), _names(self._given)
-        self._forms, self._versions = _forms(copied), _versions(self._given)
+        self._versions = _versions(self._given)
 
     def reaches(self, loss: Tensor) -> bool:
         """Tell whether a loss has a gradient for any parameter."""
@@ -72,7 +53,7 @@ class Reach:
         Returns:
             Warnings.
         """
-        _check_forms(self._where, self._forms, _forms(self._copied))
+        self._replica.check_trained(self._where)
         lasting = {id(leaf) for each in again for leaf in _leaves(each)}
         for begin, source in ((outputs, self._where), (loss, _LOSS)):
             self.check_original(begin, source)
@@ -89,7 +70,9 @@ class Reach:
             if version != self._versions[name]:
                 raise self._of_original(self._where, f"a forward pass changes {printable(name)}")
         reached = {self._own.get(id(leaf)) for leaf in _leaves(loss)}
-        trained = [name for name, each in self._copied.named_parameters() if each.requires_grad]
+        trained = [
+            name for name, each in self._replica.model.named_parameters() if each.requires_grad
+        ]
         left = [name for name in trained if name not in reached]
         if len(left) == len(trained):
             raise UserError(self._where, "its loss has no gradient for any of its parameters")
@@ -125,28 +108,6 @@ def _versions(model: nn.Module) -> dict[str, int]:
     """Return what tells whether a model's tensors have been changed in place."""
     tensors = (*model.named_parameters(), *model.named_buffers())
     return {name: 0 if each.is_inference() else each._version for name, each in tensors}
-
-
-def _check_forms(where: str, before: Mapping[str, Form], after: Mapping[str, Form]) -> None:
-    """Refuse parameters and buffers that a pass made, removed, replaced or gave another form.
-
-    No client would train the one, nor any average have the other.
-    """
-    missing = Form("is missing", 0)
-    for name in {**before, **after}:
-        was, now = before.get(name, missing), after.get(name, missing)
-        if was == now:
-            continue
-        changed = "replaced by another parameter in a forward pass"
-        if was.said != now.said:
-            changed = f"{was.said} before a forward pass, {now.said} after it"
-        raise UserError(
-            f"{where}: {printable(name)}",
-            changed,
-            "must stay: make it in __init__, change its values in place, or pass a batch through "
-            "the model before the run; a buffer that is a cache or that is to change is registered "
-            "with persistent=False",
-        )
 
 
 def _leaves(tensor: Tensor) -> Iterator[Tensor]:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.server.admission import check_client
 from fednnnn_plugin.server.layout import Layout, ModelState
 
 
@@ -65,19 +66,23 @@ class Replica:
         tensors = named_tensors(self.model)
         return ModelState(self.vector, {name: tensors[name] for name in self.layout.buffers})
 
-    def check_trained(self) -> None:
-        """Refuse a model of which training made other parameters than those that were trained."""
+    def check_trained(self, where: str = "model_args.model") -> None:
+        """Refuse a model of which training made, removed or replaced what a client sends."""
         views = self.layout.views(self.vector)
         before = {(n, id(p), views[n].data_ptr()) for n, p in zip(views, self.trained, strict=True)}
         named = [(name, each) for name, each in self.model.named_parameters() if each.requires_grad]
-        if other := before ^ {(name, id(each), each.data_ptr()) for name, each in named}:
-            name, *_ = min(other)
+        other = [name for name, *_ in before ^ {(n, id(p), p.data_ptr()) for n, p in named}]
+        now = named_tensors(self.model)
+        if other := sorted({*other, *(now.keys() ^ self.layout.forms.keys())}):
             raise UserError(
-                "model_args.model",
-                f"{printable(name)}: was made or replaced in training, or began or ceased to "
-                "require a gradient",
-                "must stay the same from the first step on",
+                f"{where}: {printable(other[0])}",
+                "was made, removed or replaced in training, or began or ceased to require a "
+                "gradient",
+                "must stay: make it in __init__, change its values in place, or pass a batch "
+                "through the model before the run; a buffer that is a cache or that is to change "
+                "is registered with persistent=False",
             )
+        check_client(now, self.layout.forms, where=where)
 
     @torch.no_grad()
     def load(self, state: ModelState) -> None:

@@ -36,27 +36,27 @@ def check_client(
     state: Mapping[str, Tensor],
     forms: Mapping[str, tuple[torch.Size, torch.dtype]],
     optional: Collection[str] = (),
+    where: str = "client model",
 ) -> None:
     """Refuse a client's model of another form; between floating dtypes there is no difference.
 
     The ``optional`` entries may be missing.
     """
     if not isinstance(state, Mapping):
-        raise UserError("client model", type(state).__name__, "must map names to tensors")
+        raise UserError(where, type(state).__name__, "must map names to tensors")
     missing, unknown = forms.keys() - state.keys() - set(optional), state.keys() - forms.keys()
     if missing or unknown:
         raise UserError(
-            "client model",
+            where,
             f"missing entries: {_listed(missing)}; unknown entries: {_listed(unknown)}",
         )
     for name in (name for name in forms if name in state):
-        (shape, dtype), theirs = forms[name], state[name]
-        where = f"client model: {name}"
-        check_dense(theirs, where)
+        (shape, dtype), theirs, place = forms[name], state[name], f"{where}: {name}"
+        check_dense(theirs, place)
         if theirs.shape != shape:
-            raise UserError(where, f"shape {tuple(theirs.shape)}", f"must be {tuple(shape)}")
+            raise UserError(place, f"shape {tuple(theirs.shape)}", f"must be {tuple(shape)}")
         if theirs.dtype != dtype and not {theirs.dtype, dtype} <= set(_FLOATING):
-            raise UserError(where, theirs.dtype, f"must be {dtype}")
+            raise UserError(place, theirs.dtype, f"must be {dtype}")
 
 
 def check_start(state: Mapping[str, Tensor], trainable: Iterable[str], where: str) -> None:

@@ -134,10 +134,10 @@ def of_forms(data: FederatedData, form: str) -> FederatedData | LoaderData:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        (Net(add(late=lambda _: None), lazily("late", lambda: nn.Linear(64, 10))), "late.weight"),
+        (Net(add(late=lambda _: None), lazily("late", lambda: nn.Linear(64, 10))), "late.bias"),
         (
             Net(add(), lazily("place", lambda: nn.Parameter(torch.zeros(10)))),
-            "place: is missing before",
+            "place: was made",
         ),
         (Net(add(cls=lambda _: nn.Linear), lambda net, x: net.cls(64, 10)(x)), "is none of"),
         (Net(add(all=lambda _: [nn.Linear(64, 10)]), lambda net, x: net.all[0](x)), "ModuleList"),
@@ -145,7 +145,7 @@ def of_forms(data: FederatedData, form: str) -> FederatedData | LoaderData:
             Net(lambda net: net.own.requires_grad_(False).bias.requires_grad_(), unfrozen),
             "own.weig",
         ),
-        (Net(add(), replaced), "own.bias: replaced"),
+        (Net(add(), replaced), "own.bias: was made, removed or replaced"),
         (
             Net(lambda net: net.register_buffer("hidden", torch.zeros(1, 10)), keeps_hidden),
             "hidden",

@@ -62,18 +62,22 @@ def test_replica_has_the_model_s_newest_buffers() -> None:
     assert model.seen.item() == 7
 
 
-def test_replica_refuses_other_parameters_than_were_trained() -> None:
+def test_replica_refuses_another_form_than_was_trained() -> None:
     for change in (
         lambda model: model.frozen.requires_grad_(),
         lambda model: model.add_module("more", nn.Linear(1, 1)),
         lambda model: setattr(model.last, "bias", nn.Parameter(torch.zeros(2))),
         lambda model: setattr(model.last.bias, "data", model.last.bias.data.clone()),
+        lambda model: model.register_buffer("late", torch.zeros(1)),
+        lambda model: delattr(model, "seen"),
+        lambda model: setattr(model, "seen", torch.zeros(1)),
+        lambda model: setattr(model, "seen", torch.tensor(0)),
     ):
         replica = Replica(_Tied())
         replica.check_trained()
         change(replica.model)
         with pytest.raises(
-            UserError, match=r"^model_args\.model: (frozen|more\.bias|last\.bias): "
+            UserError, match=r"^model_args\.model: (frozen|more\.bias|last\.bias|late|seen): "
         ):
             replica.check_trained()
 
