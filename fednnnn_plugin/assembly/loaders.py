@@ -81,7 +81,7 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Tokens]
     with user_code(where), isolated_generators(0, "fingerprint"):  # alike for every seed
         # They may shuffle.
         digest = tensors_digest(_contents([*train, *of_test], labels, tokens, loss))
-    classes = count_classes([*chain.from_iterable(labels)], where)
+    classes = count_classes([_of_samples(batch) for batch in chain.from_iterable(labels)], where)
     sizes = [sum(map(len, batches)) for batches in labels[: len(clients)]]
     split = tensors_digest([("sizes", torch.tensor(sizes))])
     data = LoaderData(
@@ -161,8 +161,16 @@ def _contents(
             yield from ((where, inputs), (where, given))
         if inputs is None or not own:
             raise UserError(where, _why_empty(loader.loader))
-        check_classes(torch.cat(own), inputs, f"{where}: labels", loss)
+        if len({batch.shape[1:] for batch in own}) == 1:  # else each is padded to its own length
+            check_classes(torch.cat(own), inputs, f"{where}: labels", loss)
         labels.append(own)
+
+
+def _of_samples(labels: Tensor) -> Tensor:
+    """Return the largest of each sample's several classes, of which batches have any number."""
+    if labels.is_floating_point() or labels.ndim == 1:
+        return labels
+    return labels.amax([*range(1, labels.ndim)], keepdim=True)
 
 
 def _checked_batch(batch: Any, where: str, loss: str) -> tuple[Tensor, Tensor]:

@@ -164,7 +164,7 @@ class LocalSGD:
                 replica.vector.copy_(points[0])
                 found = gradients(inputs, targets)
                 replica.vector.copy_(weights[0])
-                return torch.cat([part.flatten() for part in found]).unsqueeze(0)
+                return torch.cat([part.to_dense().flatten() for part in found]).unsqueeze(0)
 
             at = step_gradients(gradient_at, buffers)
             descend([*replica.layout.views(own(weights, at, number)[0]).values()])

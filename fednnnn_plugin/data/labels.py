@@ -16,7 +16,10 @@ MAX_CLASSES = 100_000
 
 _CROSS_ENTROPY, _YES_OR_NO = "cross_entropy", "bce_with_logits"
 # Unsorted, the first label of each part would be its class 0.
-_NUMBERED = "give pandas.factorize(y, sort=True)[0], y of all parts together"
+_NUMBERED = (
+    "of names of classes give pandas.factorize(y, sort=True)[0], y of all parts together; of "
+    "numbers to predict y.astype(float)"
+)
 _SUM = 1e-3  # how far a sum of probabilities may be from 1
 
 
@@ -46,7 +49,7 @@ def checked_labels(value: object, where: str, loss: str = "") -> Tensor:
         return labels.float()
     counted = labels[labels != IGNORED] if labels.ndim > 1 else labels
     if counted.numel() and (least := int(counted.min())) < 0:
-        raise UserError(where, f"has {least}; labels go from 0 on: {_NUMBERED}")
+        raise UserError(where, f"has {least}; classes go from 0 on: {_NUMBERED}")
     return labels
 
 
@@ -100,8 +103,7 @@ def _refuse_objects(value: Any, where: str) -> None:
         raise UserError(
             where,
             f"names or other Python objects: {printable(some)}",
-            f"must be numbers: for names {_NUMBERED}; for numbers give y.astype(int), or "
-            "y.astype(float) for a regression",
+            f"must be numbers: {_NUMBERED}; of numbers of classes y.astype(int)",
         )
 
 

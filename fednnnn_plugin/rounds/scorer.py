@@ -42,7 +42,8 @@ class Scorer:
     Integer targets are classes. Outputs with a dimension more than the targets have the logits of
     the classes along dimension 1, each label of a sequence or an image counts, and -100 is left
     out. Outputs of the targets' shape are numbers to a scorer of regression; to the others they are
-    logits of yes and no, several a sample its labels, where all targets are 0 or 1.
+    logits of yes and no where all targets are 0 or 1: those of ``[n, C]`` are several labels of a
+    sample, and of more dimensions each place counts.
 
     They are probabilities, not logits, where the ``loss`` is not on logits: yes is from 0.5 on.
     Where a user's loss does not say it, they are if all are in [0, 1]; those of classes if they are
@@ -76,6 +77,8 @@ class Scorer:
         else:
             on_logits = self._loss.is_on_logits(*given)
             probabilities = _are_probabilities(outputs) if on_logits is None else not on_logits
+            if targets.ndim > 2:  # of the places of an image
+                outputs, targets = outputs.flatten(), targets.flatten()
             estimator = _YesOrNo(outputs.shape[1] if outputs.ndim > 1 else 1, probabilities)
         try:
             with warnings.catch_warnings():

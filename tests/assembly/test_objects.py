@@ -98,6 +98,19 @@ class Stateful(nn.Linear):
 
 
 @pytest.mark.slow
+def test_sparse_gradients_are_those_of_dense_ones(start: Start) -> None:
+    """Of a method that asks for the gradient."""
+    sam = {"client_method": "fedsam", "sam_rho": 0.05, "comm_round": 2, "worker_num": 1}
+    models = [Stateful() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    models[1].table.sparse = False
+    for name, model in zip(("sparse", "dense"), models, strict=True):
+        start(name, model=model, **sam)
+    one, other = (load_file(f"{name}/model.safetensors") for name in ("sparse", "dense"))
+    torch.testing.assert_close(one, other)
+
+
+@pytest.mark.slow
 def test_objects_that_draw_repeat_their_bits(start: Start) -> None:
     """And leave the caller's generators alone."""
     given = {"client_optimizer": Stepping, "model": Stateful()}

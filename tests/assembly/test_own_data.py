@@ -247,6 +247,28 @@ def test_mappings_of_batches_train_as_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_batches_may_each_be_padded_to_a_length_of_their_own(tmp_path: Path) -> None:
+    """Of texts of 2 to 6 tokens; the test's loss is that of the model sample by sample."""
+    texts = [torch.arange(1, n + 1) for n in (3, 5, 2, 6, 4)]
+
+    def padded(batch: list[Tensor]) -> tuple[Tensor, Tensor]:
+        pad = nn.utils.rnn.pad_sequence
+        return pad(batch, batch_first=True), pad(batch, batch_first=True, padding_value=-100)
+
+    def loader() -> DataLoader[Tensor]:
+        return DataLoader(texts, 2, collate_fn=padded)
+
+    # Its outputs [n, C, L] of inputs [n, L].
+    model = nn.Sequential(nn.Embedding(7, 8), nn.Linear(8, 7), Doing(lambda _, x: x.mT))
+    given = {"client_num_in_total": 2, "client_num_per_round": 2, "comm_round": 1}
+    run = quick_run(tmp_path / "run", model=model, data=([loader()] * 2, loader()), **given)
+    net = fp.load_model(run, model).eval()
+    tokens = [(nn.functional.cross_entropy(net(x[None]), x[None]), len(x)) for x in texts]
+    mean = sum(loss.item() * count for loss, count in tokens) / sum(n for _, n in tokens)
+    assert fp.read_runs(run)["test_loss"].item() == pytest.approx(mean, rel=1e-5)
+
+
+@pytest.mark.slow
 def test_each_client_may_bring_a_test_part(tmp_path: Path) -> None:
     """Of 15, 10 and 15 samples, in several forms; client 1 has none. The test is all of them."""
     clients, _ = rows(lambda x, y: (x, y))

@@ -172,6 +172,7 @@ def test_clients_and_their_tests_are_matched_by_name() -> None:
         (TABLE["age"] > 8, "bce_with_logits", "y.astype(int)"),
         (TABLE["age"].astype(object), "", "y.astype(int)"),
         (TABLE["age"] - 8, "cross_entropy", "give pandas.factorize(y, sort=True)[0], y of all"),
+        (TABLE["age"] - 8, "", "of numbers to predict y.astype(float)"),
         (TABLE["age"] - 8, "bce_with_logits", "give (y + 1) / 2 of -1 and 1"),
         (TABLE["class"], "bce_with_logits", "from 0 to 2: for train_args.loss bce_with_logits"),
         (TABLE["sort"].tolist(), "", "factorize"),

@@ -24,6 +24,14 @@ from fednnnn_plugin.rounds.scorer import Scorer
         ("neg_mean_absolute_error", [[1], [-1], [2], [-2]], [1.5, -1.0, 2.0, -2.0], -0.125),
         ("neg_mean_squared_error", [0.5, 0.5, 1, 1], [0.0, 1.0, 0.0, 1.0], -0.375),  # not yes or no
         ("f1_micro", [[1, -1], [-1, 1]], [[1, 0], [1, 1]], 0.8),
+        # Each place of an image: two of three yes are found, and nothing else.
+        (
+            "f1",
+            [[[1, -1], [2, -3]], [[-2, -2], [-1, -4]]],
+            [[[1, 0], [1, 0]], [[0, 0], [1, 0]]],
+            0.8,
+        ),
+        ("jaccard", [[[[1, -1]]], [[[2, 3]]]], [[[[1.0, 0.0]]], [[[0.0, 1.0]]]], 2 / 3),
         # Several labels, and one in a column: the mean of 1 and 1/2, and of 1, 1/2 (of 1 and 2).
         ("roc_auc", [[1, 3], [-1, 1], [2, 2]], [[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]], 0.75),
         # Of three classes, the test lacks the last.
