@@ -29,7 +29,7 @@ from fednnnn_plugin.fedml.silos import check_silos
 from fednnnn_plugin.fedml.tester import AGGREGATING, FedMLsTester, Tester, refuse_replaced
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.recipe.schema import TrackingArgs
-from fednnnn_plugin.run_folder.server_state import restored
+from fednnnn_plugin.run_folder.server_state import check_continued, restored, standing
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.server import Server
 
@@ -119,14 +119,14 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if not is_server:
             self._recipe = self._recipe.model_copy(update={"tracking_args": TrackingArgs()})
         self._files = ServerFiles(self._recipe.tracking_args)
+        self._settings = recorded_settings(self._recipe, args)
+        self._settings["train_args"] |= security_settings(args)
         self.state_path = self._files.state_path  #: where the server's state is stored, if it is
         if is_server:
             if getattr(args, "training_type", None) != "simulation":  # which refuses this
                 check_silos(args, self.rounds_done)
             self._restore()
-        settings = recorded_settings(self._recipe, args)
-        settings["train_args"] |= security_settings(args)
-        self._records = SiloRecords(self._recipe, settings)
+        self._records = SiloRecords(self._recipe, self._settings)
         if is_server:
             _log.info(settings_line(self._recipe, served_alone=global_privacy()))
 
@@ -167,7 +167,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if self._hands_over():
             served = server.layout.state_dict(state.served)
         served |= server.memory_dict(state)
-        self._files.write_state(served, self.rounds_done, server.rule.name)
+        self._files.write_state(served, standing(server, self._settings, self.rounds_done))
         if self.rounds_done > self._train.start_round:
             self._files.write_model(self.evaluation_state_dict(), self.rounds_done)
         if not self._is_tested():
@@ -271,12 +271,14 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     def _restore(self) -> None:
         """Resume from the state file, if there is one."""
-        state = self._files.read(self.rounds_done, self._recipe.rule.name)
-        if state is None:
+        found = self._files.read(self.rounds_done, self._recipe.rule.name)
+        if found is None:
             return
+        state, before = found
+        where = f"server_state_path: {self.state_path}"
+        check_continued(before, standing(self._server, self._settings, self.rounds_done), where)
         own = named_tensors(self.model)
         state = {name: t.to(own[name].dtype) if name in own else t for name, t in state.items()}
-        where = f"server_state_path: {self._files.state_path}"
         self._state = restored(self._server, state, where)
         served = self._server.layout.state_dict(self._state.served)
         self.model.load_state_dict(whole_state(self.model, served))

@@ -10,6 +10,7 @@ from torch import Tensor
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.run_folder.server_state import (
+    Standing,
     file_to_write,
     read_state,
     write_state,
@@ -38,13 +39,14 @@ class ServerFiles:
         if self._model_path is not None and self._model_path == self.state_path:
             raise UserError("save_path", f"{model}: is the server_state_path too")
 
-    def write_state(self, tensors: Mapping[str, Tensor], done: int, method: str) -> None:
+    def write_state(self, tensors: Mapping[str, Tensor], of: Standing) -> None:
         """Write the state, atomically: before the model, as the round is lost without it."""
         if self.state_path is None:
             return
-        write_state(self.state_path, tensors, done, method)
+        write_state(self.state_path, tensors, of)
+        done: int = of["round"]
         if self._kept > 1:
-            write_state(self._of_round(done), tensors, done, method)
+            write_state(self._of_round(done), tensors, of)
         for number, path in self._every_kept():
             if not done - self._kept < number <= done:
                 path.unlink(missing_ok=True)
@@ -56,7 +58,7 @@ class ServerFiles:
         if self._kept > 1:
             write_tensors(self._of_round(done, ".model"), tensors)
 
-    def read(self, done: int, method: str) -> dict[str, Tensor] | None:
+    def read(self, done: int, method: str) -> tuple[dict[str, Tensor], Standing] | None:
         """Return the state, None at a first start; refuse what is damaged, or of another run."""
         path, where = self.state_path, f"server_state_path: {self.state_path}"
         if path is None or not path.exists():
@@ -65,12 +67,13 @@ class ServerFiles:
                     "train_args.start_round", f"{done}: there is no state to start from at {where}"
                 )
             return None
-        tensors, found = read_state(path, "server_state_path", method)
+        tensors, of = read_state(path, "server_state_path", method)
+        found: int = of["round"]
         if found != done and self._of_round(done).exists():
             back = "%s: the newest state is of round %d: start_round %d goes back, and drops the "
             _log.warning(back + "states and records of the rounds after it", where, found, done)
-            tensors, found = read_state(self._of_round(done), "server_state_path", method)
-        if found != done:
+            tensors, of = read_state(self._of_round(done), "server_state_path", method)
+        if of["round"] != done:
             kept = sorted({number for number, _ in self._every_kept()} - {found})
             back = f"start_round to a kept round ({', '.join(map(str, kept))}), " if kept else ""
             raise UserError(
@@ -79,7 +82,7 @@ class ServerFiles:
                 f"set start_round: {found} and comm_round to the rounds that remain, {back}or "
                 "move the file away to start anew",
             )
-        return tensors
+        return tensors, of
 
     def _of_round(self, done: int, kind: str = "") -> Path:
         assert self.state_path is not None

@@ -163,7 +163,7 @@ def continue_from_state(args: Any) -> bool:
     if not isinstance(path, str):
         raise UserError("train_args.start_round", "auto: needs tracking_args.server_state_path")
     state = user_path(path).resolve()
-    done = read_state(state, "server_state_path")[1] if state.exists() else 0
+    done = read_state(state, "server_state_path")[1]["round"] if state.exists() else 0
     args.start_round, total = done, getattr(args, "comm_round", None)
     if isinstance(total, int) and done >= total:
         raise UserError(

@@ -153,8 +153,7 @@ class RuleStrategy(FedAvg):
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             found = evaluate_fn(done + server_round, arrays) if evaluate_fn else None
-            if found is not None:
-                self._record_test(server, found)
+            self._record_test(server, MetricRecord() if found is None else found)
             return found
 
         configs = timeout, train_config, evaluate_config

@@ -109,6 +109,9 @@ def arrange(
     else:
         ranked = [part for _, part in heads.groupby([*_PLACE])]
         heads["label"] = pd.concat(map(_labels, ranked))
+        # Whether runs without a seed, as of Flower, repeat each other no record says.
+        alone = heads["seed"].isna() & heads.duplicated(LINE, keep=False)
+        heads["label"] += (" (" + heads["run"] + ")").where(alone, "")
         heads["rounds"] = heads["run"].map(runs.groupby("run")["round"].max())
         by_length = heads.sort_values("rounds", ascending=False, kind="stable")
         twice = by_length[by_length.duplicated([*LINE, "seed"]) & by_length["seed"].notna()]

@@ -14,7 +14,15 @@ from fednnnn_plugin.client.replica import aliases
 from fednnnn_plugin.errors import UserError, shown
 from fednnnn_plugin.quantities import kept_clients
 from fednnnn_plugin.run_folder.server_records import ServerRecords
-from fednnnn_plugin.run_folder.server_state import EVALUATION, read_state, restored, write_state
+from fednnnn_plugin.run_folder.server_state import (
+    EVALUATION,
+    Standing,
+    check_continued,
+    read_state,
+    restored,
+    standing,
+    write_state,
+)
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.admission import check_start
 from fednnnn_plugin.server.average import ClientSum
@@ -74,9 +82,13 @@ class KeptServer:
         self._server, self._state_path = Server(rule, settings, layout), state_path
         self._longest = max_client_norm
         self._seed, self.done = secrets.randbits(62), 0  # the seed is of what the rule draws
+        train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}
+        self._settings = {"train_args": train | {"client_weighting": weighting}}
         begun = state_path is not None and state_path.exists()
         if state_path is not None and begun:
-            tensors, self.done = read_state(state_path, "state_path", rule.name)
+            tensors, before = read_state(state_path, "state_path", rule.name)
+            self.done = before["round"]
+            check_continued(before, self._standing(), f"state_path: {state_path}")
         if self.done:  # a state of no round only says that a first record is its own
             self._seed = int(tensors.pop(_SEED, self._seed))
             self._state = restored(self._server, tensors, f"state_path: {state_path}")
@@ -90,9 +102,9 @@ class KeptServer:
                 _check_tied(model, names, layout.buffers)
         for warning in self._server.try_rule(self._state):
             _log.warning(warning)
-        train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}
-        recipe = {"train_args": train | {"client_weighting": weighting}}
-        self.records = ServerRecords(metrics_path, self.done, "state_path", recipe, begun=begun)
+        self.records = ServerRecords(
+            metrics_path, self.done, "state_path", self._settings, begun=begun
+        )
 
     @property
     def served(self) -> dict[str, Tensor]:
@@ -151,7 +163,10 @@ class KeptServer:
             evaluation = server.layout.state_dict(state.evaluation).items()
             tensors = server.state_dict(state) | {EVALUATION + n: x for n, x in evaluation}
             tensors[_SEED] = torch.tensor(self._seed)
-            write_state(self._state_path, tensors, self.done, server.rule.name)
+            write_state(self._state_path, tensors, self._standing())
+
+    def _standing(self) -> Standing:
+        return standing(self._server, self._settings, self.done)
 
     def _once(self, state: State) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in state.items() if name not in self._tied}

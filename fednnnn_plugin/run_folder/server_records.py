@@ -1,6 +1,5 @@
 """What a server that is no simulation keeps of its rounds, in a folder that reports read."""
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,10 +11,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fednnnn_plugin.errors import UserError, printable, shown
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.quantities import RoundRecord, Seconds
-from fednnnn_plugin.reading import read_mapping, write_yaml
+from fednnnn_plugin.reading import write_yaml
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.run_folder.records import Evaluation, MetricsFile, round_record
 from fednnnn_plugin.run_folder.results import ClientResult, Results, ResultTables
@@ -23,14 +22,6 @@ from fednnnn_plugin.run_folder.server_state import file_to_write
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update
-
-_log = logging.getLogger(__name__)
-# What a restart may have otherwise, and no round shows.
-_OF_A_START = (
-    *("start_round", "comm_round", "server_state_path", "keep_states"),
-    *("metrics_path", "save_path", "prometheus_path"),
-    *("warn_norm_ratio", "warn_alignment", "warn_weight_share"),
-)
 
 
 class ServerRecords:
@@ -65,6 +56,7 @@ class ServerRecords:
         self._integrated = 0.0
         self._last: RoundRecord | None = None
         self._marks = [time.monotonic()] * 3
+        self._settings = settings
         if self._file is None:
             return
         home = self._file.path.parent
@@ -77,10 +69,6 @@ class ServerRecords:
                     self._last = TypeAdapter(RoundRecord).validate_python(last)
         self._file.cut(done)
         self._tables.cut(done)
-        recipe = RunFolder(home).recipe
-        if done and recipe.exists():
-            _warn_of_changes(home, read_mapping(recipe, "recipe"), settings, done)
-        write_atomically(recipe, write_yaml(settings).encode())
 
     def clients_came(self) -> None:
         """Note that the clients' models are there."""
@@ -104,6 +92,8 @@ class ServerRecords:
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._last = replace(record, time=now)
         if self._file is not None:
+            recipe = RunFolder(self._file.path.parent).recipe  # that of a round with the settings
+            write_atomically(recipe, write_yaml(self._settings).encode())
             self._file.append(self._last)
             self._file.sync()
         self._marks[0] = ended
@@ -114,11 +104,11 @@ class ServerRecords:
         Before the first round of a restart that is the last one before it, if it has no test. What
         ``clients`` found on their own data is in ``clients.csv``, once a round.
         """
-        last = self._last
+        last, began, ended = self._last, self._marks[0], time.monotonic()
+        self._marks[0] = ended
         if last is None:
             return
-        ended = time.monotonic()
-        evaluate = last.seconds.evaluate + ended - self._marks[0]
+        evaluate = last.seconds.evaluate + ended - began
         metrics = {**(last.test_metrics or {}), **(evaluation.metrics or {})}
         self._last = replace(
             last,
@@ -136,7 +126,6 @@ class ServerRecords:
                 self._tables.append(last.round, results)
         if self._file is not None:
             self._file.replace_last(self._last)
-        self._marks[0] = ended
 
 
 def records_file(
@@ -171,20 +160,3 @@ def records_file(
     if recorded > int(begun) and not done:
         raise UserError(there, f"continue them by {told_by}, move the folder away, or name another")
     return file
-
-
-def _warn_of_changes(
-    folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], done: int
-) -> None:
-    """Say which settings the earlier rounds had otherwise: a folder has one ``recipe.yaml``."""
-    for section, values in now.items():
-        old = before.get(section)
-        old = old if isinstance(old, dict) else {}
-        for key in {**old, **values}:
-            stored, value = old.get(key), values.get(key)
-            if key not in _OF_A_START and stored != value:
-                _log.warning(
-                    "metrics_path: %s: %s: %s, but %s up to round %d: reports show the new value "
-                    "for all rounds",
-                    *(printable(folder), key, shown(value), shown(stored), done),
-                )

@@ -2,24 +2,38 @@
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.files import user_path, write_atomically
 from fednnnn_plugin.server.server import Server, ServerState
 from fednnnn_plugin.tensor_files import read_tensors
 
+_log = logging.getLogger(__name__)
 _STANDING, _DIGEST = "standing", "digest"
 EVALUATION = "..evaluation."  # before its names in a state, where no other begins so
+_OTHER_MODEL = "the state is of another model, or other parameters of it were trained"
+# What a restart may have otherwise, and no round shows.
+_OF_A_START = (
+    *("start_round", "comm_round", "server_state_path", "keep_states"),
+    *("metrics_path", "save_path", "prometheus_path"),
+    *("warn_norm_ratio", "warn_alignment", "warn_weight_share"),
+)
+
+#: What a state is of, as JSON has it: the ``round`` that was the last, the ``method``, the names of
+#: what is ``trained``, and the server's ``settings`` by section.
+Standing = Mapping[str, Any]
 
 
 def file_to_write(key: str, text: str | Path | None, *, only_check: bool = False) -> Path | None:
@@ -52,15 +66,23 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     write_atomically(path, safetensors.torch.save(_on_cpu(tensors)))
 
 
-def write_state(path: Path, tensors: Mapping[str, Tensor], done: int, method: str) -> None:
-    """Write a server's tensors with the rounds that are done and the method, atomically."""
-    content, text = _on_cpu(tensors), json.dumps({"round": done, "method": method})
+def standing(server: Server, settings: Mapping[str, Any], done: int) -> Standing:
+    """Return what a server's state is of, after ``done`` rounds."""
+    trained = [entry.name for entry in server.layout.entries]
+    return {"round": done, "method": server.rule.name, "trained": trained, "settings": settings}
+
+
+def write_state(path: Path, tensors: Mapping[str, Tensor], of: Standing) -> None:
+    """Write a server's tensors with what they are of, atomically."""
+    content, text = _on_cpu(tensors), json.dumps(of, default=str)
     metadata = {_STANDING: text, _DIGEST: _digest(text, content)}
     write_atomically(path, safetensors.torch.save(content, metadata=metadata))
 
 
-def read_state(path: Path, key: str, method: str | None = None) -> tuple[dict[str, Tensor], int]:
-    """Return the tensors and the rounds that are done.
+def read_state(
+    path: Path, key: str, method: str | None = None
+) -> tuple[dict[str, Tensor], Standing]:
+    """Return the tensors, and what they are of.
 
     Raises:
         UserError: the file, which the setting ``key`` names, is damaged, or of another method.
@@ -75,7 +97,23 @@ def read_state(path: Path, key: str, method: str | None = None) -> tuple[dict[st
         raise UserError(key, f"{path}: not a whole server state: {error}") from None
     if method not in (None, found["method"]):
         raise UserError(key, f"{path}: the state is of {found['method']}, not of {method}")
-    return tensors, int(found["round"])
+    return tensors, found
+
+
+def check_continued(before: Standing, now: Standing, where: str) -> None:
+    """Refuse a state of other trained parameters; warn of other settings."""
+    if before["trained"] != now["trained"]:
+        raise UserError(where, _OTHER_MODEL)
+    for section, values in now["settings"].items():
+        old = before["settings"].get(section, {})
+        for key in {**old, **values}:
+            stored, value = old.get(key), values.get(key)
+            if key not in _OF_A_START and stored != value:
+                _log.warning(
+                    "%s: %s: %s, but %s up to round %d; reports show the new value for all rounds, "
+                    "once there is a further one",
+                    *(where, key, shown(value), shown(stored), before["round"]),
+                )
 
 
 def restored(server: Server, tensors: Mapping[str, Tensor], where: str) -> ServerState:
@@ -89,8 +127,7 @@ def restored(server: Server, tensors: Mapping[str, Tensor], where: str) -> Serve
     evaluation = {name.removeprefix(EVALUATION): rest.pop(name) for name in names}
     state = server.restore(rest, torch.device("cpu"))
     if state is None or (evaluation and evaluation.keys() != server.layout.forms.keys()):
-        why = "the state is of another model, or other parameters of it were trained"
-        raise UserError(where, why)
+        raise UserError(where, _OTHER_MODEL)
     return replace(state, evaluation=server.layout.gather(evaluation)) if evaluation else state
 
 

@@ -223,7 +223,11 @@ def test_silos_that_no_round_takes_are_said(own_folder, caplog) -> None:
     assert not caplog.records
     silo(client_num_in_total=10)
     silo(client_num_in_total=10, server_state_path="state", start_round=1)
-    first, second = caplog.messages
+    first, second, changed = caplog.messages
+    assert changed.endswith(
+        "state: client_num_in_total: 10, but 2 up to round 1; reports show the new value for all "
+        "rounds, once there is a further one"
+    )
     assert first.startswith("client_num_per_round: 2 of 10: ")
     assert second.startswith(f"{first}; after a restart")
 

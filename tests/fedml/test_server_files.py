@@ -111,9 +111,12 @@ def test_settings_total_of_rounds_and_tested_ones_outlive_a_restart(own_folder, 
     assert outcomes(arrange(runs))["final"].tolist() == [1.0]
     assert {key: runs[key][0] for key in others} == others
     assert "reports show" not in caplog.text
-    server(7, **values | {"prox_mu": None}, client_weighting="samples")
-    assert "run: client_weighting: 'samples', but 'uniform' up to round 7: " in caplog.text
-    assert "run: prox_mu: null, but 0.1 up to round 7: " in caplog.text
+    silo = server(7, **values | {"prox_mu": None}, client_weighting="samples")
+    assert "state: client_weighting: 'samples', but 'uniform' up to round 7; " in caplog.text
+    assert "state: prox_mu: null, but 0.1 up to round 7; " in caplog.text
+    assert fp.read_runs("run")["prox_mu"].unique().tolist() == [0.1]  # until there is another round
+    play(silo, moved(silo, *TWO))
+    assert "prox_mu" not in fp.read_runs("run")
 
 
 def test_a_kept_state_is_gone_back_to(own_folder, caplog) -> None:

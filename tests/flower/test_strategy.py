@@ -331,6 +331,30 @@ def test_test_that_was_stopped_is_made_up_for(rounds: int, tmp_path: Path) -> No
     assert read_records(tmp_path)[: len(after)] == after
 
 
+def test_other_settings_are_told_and_recorded_with_their_first_round(tmp_path, caplog) -> None:
+    """Of a start that runs no round the records stay as they are."""
+    kept = {"metrics_path": tmp_path, "state_path": tmp_path / "state"}
+    for beta, rounds, recorded in ((0.7, 2, 0.7), (0.1, 2, 0.7), (0.1, 3, 0.1)):
+        start(FedNNNN(beta=beta, gamma=0.6, **kept), TWO, ZERO, rounds)
+        assert fp.read_runs(tmp_path)["beta"].unique().tolist() == [recorded]
+        assert ("state: beta: 0.1, but 0.7 up to round 2; " in caplog.text) == (beta == 0.1)
+
+
+def test_training_time_has_no_test_in_it(tmp_path: Path, monkeypatch) -> None:
+    """Neither that of ``w_0``, nor one that finds nothing; by a clock that only tests move."""
+    now = [0.0]
+    monkeypatch.setattr("fednnnn_plugin.run_folder.server_records.time.monotonic", lambda: now[0])
+
+    def tested(number: int, _: ArrayRecord) -> MetricRecord | None:
+        now[0] += 1.0
+        return None if number == 1 else MetricRecord({"accuracy": 0.5})
+
+    options = {"beta": 0.7, "gamma": 0.6, "metrics_path": tmp_path}
+    start(FedNNNN(**options), TWO, ZERO, 3, evaluate_fn=tested)
+    seconds = [record["seconds"] for record in read_records(tmp_path)]
+    assert [(each["train"], each["evaluate"]) for each in seconds] == [(0.0, 1.0)] * 3
+
+
 def test_draws_of_a_rule_are_others_in_each_federation(rules_taken_back) -> None:
     runpy.run_path(LION)
     one, other = (
@@ -414,6 +438,7 @@ def test_metrics_path_of_no_name_is_refused() -> None:
     [
         (ZERO, {"name": "Momentum", "beta": None}, "state_path: .*FedNNNN"),
         ({"w": torch.zeros(3)}, {}, "state_path: .*another model"),
+        ({"w": torch.zeros(2), "b": torch.zeros(1)}, {}, "state_path: .*another model"),
         (ZERO, {"state_path": None}, "metrics_path: "),
     ],
 )

@@ -371,6 +371,17 @@ def test_metric_that_ends_in_loss_is_better_if_lower(make_run, names, best: tupl
     assert (row["metric"], row["best"]) == best
 
 
+def test_runs_without_a_seed_are_no_repetitions(make_run) -> None:
+    """A Flower server's folder does not say what its clients trained on, nor how."""
+    for seed in range(3):
+        folder = make_run("FedNNNN", seed=seed)
+    runs = fp.read_runs(folder.parent)
+    names = [*runs["run"].unique()]
+    lines = fp.summary(runs.assign(seed=runs["seed"].where(runs["run"] == names[2])))
+    assert lines["label"].tolist() == ["FedNNNN", *(f"FedNNNN ({name})" for name in names[:2])]
+    assert fp.summary(runs.assign(seed=None), hue="method")["seeds"].tolist() == [3]
+
+
 def test_seeds_are_judged_by_one_quantity(make_run) -> None:
     """Seed 0 diverged at once: no loss is on record, and its metrics do not stand in for it."""
     losses = iter([None] * 4 + [4.0, 2.0, 1.0, 1.0, 4.0, 3.0, 2.0, 2.0])
