@@ -118,8 +118,14 @@ finished() { # NAME: whether its records have all the rounds
 without_accepted_clients() { # FILE: its rounds, each without its clients if all were accepted
   sed -E 's/"by_client": \[(\{[^{}]*"outcome": "accepted"[^{}]*\}(, )?)+\], //' "$1"
 }
-keep() { # NAME: its records, whole or not at all; the folder of the data is this machine's own
-  local new=$results/.$1.new
+keep() { # NAME: its records, whole or not at all, unless there are as many rounds already
+  local new=$results/.$1.new made kept
+  made=$(rounds_in "$runs/$1") kept=$(rounds_in "$results/$1")
+  if [ "$made" -le "$kept" ]; then
+    [ "$made" -eq "$kept" ] || echo "$results/$1 stays, of $kept rounds: the run has $made" >&2
+    return 0
+  fi
+  # The folder of the data is this machine's own.
   rm -rf "$new" && mkdir "$new" \
     && without_accepted_clients "$runs/$1/metrics.jsonl" | gzip -9n >"$new/metrics.jsonl.gz" \
     && sed -E 's|^( *data_cache_dir:).*|\1 ~/fedml_data|' "$runs/$1/recipe.yaml" >"$new/recipe.yaml" \
@@ -127,9 +133,6 @@ keep() { # NAME: its records, whole or not at all; the folder of the data is thi
     && { [ ! -e "$runs/$1/metric_directions.json" ] || cp "$runs/$1/metric_directions.json" "$new/"; } \
     && rm -rf "${results:?}/$1" \
     && mv "$new" "$results/$1"
-}
-keep_part() { # NAME: the records of a stopped run, if there are not as many already
-  [ "$(rounds_in "$runs/$1")" -le "$(rounds_in "$results/$1")" ] || keep "$1" || true
 }
 run() { # NAME
   local settings=(--output "$runs/$1" --set "common_args.random_seed=${1##*-seed}")
@@ -159,7 +162,7 @@ end_runs() { # each writes a checkpoint; a second signal does not wait for it
   signal_runs TERM
   while [ -n "$(jobs -pr)" ]; do wait || true; done
   local name
-  for name in "${running[@]}"; do keep_part "$name"; done
+  for name in "${running[@]}"; do keep "$name" || true; done
 }
 stop() { # STATUS
   # Another signal would end what ends the runs.
@@ -182,19 +185,25 @@ reap() { # waits until a run ends, and keeps its records
       echo "finished: $name"
     else
       failed=1
-      keep_part "$name"
+      keep "$name" || true
       echo "failed: $name, status $status; the end of $runs/$name.log:" >&2
       tail -n 3 "$runs/$name.log" >&2 || true
     fi
   done
 }
 
+of_no_record='data_cache_dir|download|comm_round|device_args|comm_args|tracking_args'
 for name in "${names[@]}"; do
   [ -r "$results/$name/recipe.yaml" ] || continue
-  kept=$(value precision "$results/$name/recipe.yaml")
   asked=$(precision_of "$name")
-  [ "$kept" = "${asked:-$kept}" ] \
-    || mistake "--precision $precision: $results/$name has $kept; --results names another folder"
+  for word in ${asked:+"--precision=$asked"} "${more[@]}"; do
+    word=${word#--set=}
+    [[ $word == *=* && ! $word =~ $of_no_record ]] || continue
+    key=${word%%=*}
+    kept=$(value "${key##*[.-]}" "$results/$name/recipe.yaml")
+    [ "$kept" = "${word#*=}" ] \
+      || mistake "$word: $results/$name has ${kept:-none}; --results names another folder"
+  done
 done
 mkdir -p "$runs" "$results"
 for name in "${names[@]}"; do

@@ -64,18 +64,7 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Tokens]
     tests: Sequence[object] = ()
     if inputs_and_labels(test) is None:
         tests = client_tests(given, test, where)
-    if fraction := recipe.data_args.validation_fraction:
-        seed = recipe.common_args.random_seed
-        clients, tests = _held_out(clients, fraction, seed, where, loss)
-    train = [
-        _loader(part, size, f"{where}: client {k}", loss, of_client=True)
-        for k, part in enumerate(clients)
-    ]
-    own_tests = {
-        k: _loader(part, size, f"{where}: test of client {k}", loss)
-        for k, part in enumerate(tests if len(tests) == len(clients) else ())
-        if part is not None
-    }
+    train, own_tests = _loaders(clients, tests, size, where, loss)
     of_test = [*own_tests.values()] or [_loader(test, size, f"{where}: test", loss)]
     labels, tokens = list[list[Tensor]](), Tokens()
     with user_code(where), isolated_generators(0, "fingerprint"):  # alike for every seed
@@ -83,6 +72,12 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Tokens]
         digest = tensors_digest(_contents([*train, *of_test], labels, tokens, loss))
     classes = count_classes([_of_samples(batch) for batch in chain.from_iterable(labels)], where)
     sizes = [sum(map(len, batches)) for batches in labels[: len(clients)]]
+    if fraction := recipe.data_args.validation_fraction:
+        seed = recipe.common_args.random_seed
+        kept, held = _held_out(clients, fraction, seed, where, loss)
+        sizes = [*map(len, kept)]
+        train, own_tests = _loaders(kept, held, size, where, loss)
+        of_test = [*own_tests.values()]
     split = tensors_digest([("sizes", torch.tensor(sizes))])
     data = LoaderData(
         dict(enumerate(train)),
@@ -95,14 +90,30 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Tokens]
     return data, tokens
 
 
+def _loaders(
+    clients: Sequence[object], tests: Sequence[object], size: int, where: str, loss: str
+) -> tuple[list[PairLoader], dict[int, PairLoader]]:
+    """Return the loaders of the clients' parts, and of what each is tested on, where it is."""
+    train = [
+        _loader(part, size, f"{where}: client {k}", loss, of_client=True)
+        for k, part in enumerate(clients)
+    ]
+    own_tests = {
+        k: _loader(part, size, f"{where}: test of client {k}", loss)
+        for k, part in enumerate(tests if len(tests) == len(clients) else ())
+        if part is not None
+    }
+    return train, own_tests
+
+
 def _held_out(
     clients: Sequence[object], fraction: float, seed: int, where: str, loss: str
-) -> tuple[list[object], list[object]]:
+) -> tuple[list[Subset[Any]], list[Subset[Any] | None]]:
     """Divide clients' Datasets into what they train on, and what is held out of each, if any.
 
     Of a client's n samples ``fraction * n`` are drawn, rounded, and at most n - 1.
     """
-    kept, held = list[object](), list[object]()
+    kept, held = list[Subset[Any]](), list[Subset[Any] | None]()
     for client, part in enumerate(clients):
         if isinstance(part, DataLoader):
             raise UserError(

@@ -279,6 +279,7 @@ def start_recipe(
                 followers=[display, *tracking, *followers],
                 only_check=only_check,
             )
+            ranks.agree()  # whoever goes on finds the whole folder
     if ranks.rank:
         return loaded, Run(folder, None)
     if only_check:

@@ -170,6 +170,8 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
     if without:
         named = some_of(without, 10)
         _log.warning("clients %s have no data: they are in no round's cohort", named)
+    if dataset[3] is None and not any(map(has_data, (test_loaders or {}).values())):
+        _log.warning("not tested: the data set has no test data")
     return LoaderData(
         train_loaders={k: () if k in without else loaders[k] for k in range(num_clients)},
         sizes={k: 0 if k in without else sizes[k] for k in range(num_clients)},

@@ -26,6 +26,7 @@ from fednnnn_plugin.server.clients import AcceptedClient
 from fednnnn_plugin.server.layout import Layout
 
 _log = logging.getLogger(__name__)
+_NO_DATA = "no data"
 
 
 class RoundClients:
@@ -62,6 +63,9 @@ class RoundClients:
         self.begin(number)
         sent: dict[int, ClientModel] = {}
         for position, (samples, state) in enumerate(models):
+            if as_float(samples) == 0:  # FedML weights it with 0; a defence may choose it
+                self._leave_out_without_data(position)
+                continue
             try:
                 sent[position] = samples, client_state(self._model, state)
             except UserError as error:
@@ -96,25 +100,18 @@ class RoundClients:
             UserError: too many models or numbers that cannot be added.
             RunError: none can.
         """
-        weightless = 0
         places = self._places if len(self._places) == len(models) else range(len(models))
         for position, (samples, model) in zip(places, models, strict=True):
-            client, name = self._id(position), self._name(position)
-            if as_float(samples) == 0:  # FedML weights it with 0
-                weightless += 1
-                self._leave_out(position, "no data")
-                if client not in self._without_data:
-                    self._without_data.add(client)
-                    _log.warning("%s: has no data: left out of the average", name)
-                continue
             try:
-                part.add(model, 1.0 if uniform else samples, name, client)
+                weight = 1.0 if uniform else samples
+                part.add(model, weight, self._name(position), self._id(position))
             except UserError as error:
                 self._fail(position, error)
         if not part.clients:
+            empty = sum(client.why == _NO_DATA for client in self._left_out)
             raise RunError(
-                f"round {self._number}: no client update to average: {weightless} have no data, "
-                "all others were rejected"
+                f"round {self._number}: no client update to average: {empty} have no data, all "
+                "others were rejected or left out"
             )
         part.seen.accepted = [self._as_sent(client) for client in part.seen.accepted]
         part.seen.others += self._left_out
@@ -150,6 +147,12 @@ class RoundClients:
             raise UserError(self._name(position), error) from None
         _log.warning("%s: %s: left out", self._name(position), error)
         self._leave_out(position, str(error))
+
+    def _leave_out_without_data(self, position: int) -> None:
+        self._leave_out(position, _NO_DATA)
+        if (client := self._id(position)) not in self._without_data:
+            self._without_data.add(client)
+            _log.warning("%s: has no data: left out of the average", self._name(position))
 
     def _leave_out(self, position: int, why: str, outcome: Outcome = "left out") -> None:
         """Record that a client is not averaged."""

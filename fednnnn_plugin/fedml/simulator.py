@@ -113,6 +113,7 @@ class Simulator:
                 ranks=self._ranks,
                 followers=[display, *tracking],
             )
+            self._ranks.agree()  # whoever goes on finds the whole folder
             if self._ranks.rank == 0:
                 sys.stdout.write(f"run folder: {self._folder}\n")
                 evaluation, _ = read_tensors(self._folder / "model.safetensors")

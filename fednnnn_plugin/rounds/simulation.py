@@ -200,14 +200,15 @@ class Federation:
         clients: Sequence[ClientResult] = ()
         if schedule.tests_clients(number):
             clients = client_results(self._test_batches(number, evaluation, by_client=True))
-        classes = class_results(found.by_class, self.classes) if found.by_class else ()
+        counts = found.by_class if found else ()
+        classes = class_results(counts, self.classes) if counts else ()
         return of_served, found, Results(clients, classes)
 
-    def _test(self, number: int, state: ModelState) -> Evaluation:
-        """Test a model: on all ranks, or on rank 0 as a user does."""
+    def _test(self, number: int, state: ModelState) -> Evaluation | None:
+        """Test a model: on all ranks, or on rank 0 as a user does; None where there is no batch."""
         tallied = [] if self.own_test else self._test_batches(number, state)
-        if self.ranks.rank:
-            return Evaluation()
+        if self.ranks.rank or not (tallied or self.own_test):
+            return None
         with _test_of(number):
             return (
                 self.own_test(number, state) if self.own_test else self.executor.evaluate(tallied)

@@ -101,16 +101,21 @@ class MetricsFile(LineFile):
     def results(
         self, metric: str | None = None, *, higher_is_better: bool = True
     ) -> tuple[float | None, int | None, float | None]:
-        """Return the best accuracy, or metric, the first round that reached it, and the last."""
-        found = [
-            (r["round"], (r["test_metrics"] or {}).get(metric) if metric else r["test_acc"])
-            for r in self.records()
-        ]
-        tested = [(number, value) for number, value in found if value is not None]
-        if not tested:
+        """Return the best accuracy, or metric, the first round that reached it, and the last.
+
+        The last is of the last round with a test, which may have found none.
+        """
+        found = list[tuple[int, float | None]]()
+        for record in self.records():
+            metrics = record["test_metrics"] or {}
+            value = metrics.get(metric) if metric else record["test_acc"]
+            if record["tested"] or value is not None:  # earlier versions did not say which were
+                found.append((record["round"], value))
+        values = [value for _, value in found if value is not None]
+        if not values:
             return None, None, None
-        best = (max if higher_is_better else min)(value for _, value in tested)
-        return best, next(number for number, value in tested if value == best), tested[-1][1]
+        best = (max if higher_is_better else min)(values)
+        return best, next(number for number, value in found if value == best), found[-1][1]
 
     def until(self, last_round: int) -> tuple[float, float]:
         """Return the integrated norm and the seconds of all rounds to one that is on record."""

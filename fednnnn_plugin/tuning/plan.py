@@ -11,6 +11,7 @@ from fednnnn_plugin.data.natural import NATURAL
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
+from fednnnn_plugin.recipe.schema import TrainArgs
 from fednnnn_plugin.reporting.metrics import Metric
 from fednnnn_plugin.reporting.study import Grid, Plan, Step
 from fednnnn_plugin.tuning.options import (
@@ -36,7 +37,10 @@ class Measure(NamedTuple):
 
 LEARNING_RATE = "learning_rate"
 _CHOSEN = (LEARNING_RATE, "weight_decay")
-_NOT_SEARCHED = {"comm_round", "start_round", "checkpoint_every", "max_client_failures"}
+_NOT_SEARCHED = {
+    *("comm_round", "start_round", "checkpoint_every", "max_client_failures"),
+    *("client_batching", "client_threads"),
+}
 FEDAVG = "PaperFedAvg"
 #: What the step of the learning rate has instead of the recipe's rule and client method.
 OF_FEDAVG = {CLIENT_METHOD: "null", RULE: FEDAVG}
@@ -168,11 +172,17 @@ def _joint_step(recipe: Recipe, options: Options) -> Step:
             f"name what to search, as in {GRID} learning_rate=0.02,0.05; the paper's procedure, "
             f"for a recipe that is not the paper's, is {PAPER}",
         )
-    numbers = [name for name, value in train.model_dump().items() if type(value) in (int, float)]
-    searchable = dict.fromkeys([*_CHOSEN, *recipe.method_keys, *numbers])
+    searchable = dict.fromkeys([*_CHOSEN, *recipe.method_keys, *_numbers()])
     _check_keys(options.grid, [key for key in searchable if key not in _NOT_SEARCHED])
     method, rounds = train.federated_optimizer, options.rounds or train.comm_round
     return _step(_step_name(method), method, rounds, options.grid)
+
+
+def _numbers() -> Iterator[str]:
+    """Yield the keys of ``train_args`` that take numbers."""
+    for name, of in TrainArgs.model_json_schema()["properties"].items():
+        if {"integer", "number"} & {each.get("type") for each in (of, *of.get("anyOf", ()))}:
+            yield name
 
 
 def _check_keys(grid: Grid, known: Sequence[str]) -> None:

@@ -269,6 +269,19 @@ def test_batches_may_each_be_padded_to_a_length_of_their_own(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_validation_parts_of_datasets_are_of_one_data_whatever_the_seed(tmp_path: Path) -> None:
+    """Each seed holds out other samples; the fingerprint is of all of them."""
+    given = {"model": nn.Linear(6, 4), **FOUR, "validation_fraction": 0.2, "worker_num": 1}
+    for seed in (0, 1):
+        name = tmp_path / "runs" / str(seed)
+        quick_run(name, data=rows(lambda *xy: xy), **given, random_seed=seed)
+    assert fp.summary(fp.read_runs(tmp_path / "runs"))["seeds"].tolist() == [2]
+    other = [TensorDataset(x + 1, y) for x, y in PARTS]
+    quick_run(tmp_path / "runs" / "other", data=(other, Rows(*TEST, lambda *xy: xy)), **given)
+    assert fp.summary(fp.read_runs(tmp_path / "runs"))["seeds"].tolist() == [2, 1]
+
+
+@pytest.mark.slow
 def test_each_client_may_bring_a_test_part(tmp_path: Path) -> None:
     """Of 15, 10 and 15 samples, in several forms; client 1 has none. The test is all of them."""
     clients, _ = rows(lambda x, y: (x, y))

@@ -64,6 +64,17 @@ def test_aggregator_leaves_out_who_has_no_data(weighting, first, none, caplog) -
         play(server, [(none, states[0]), *moved(server, (math.nan, 0.0))])
 
 
+def test_who_has_no_data_is_no_choice_of_a_defence(own_folder) -> None:
+    """What it sends, ``w_t``, is nearer to each of the others than they are to one another."""
+    defence = {"enable_defense": True, "defense_type": "krum", "byzantine_client_num": 1}
+    server = silo(client_num_in_total=6, client_num_per_round=6, **defence)
+    sent = moved(server, (1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0), (1.0, 1.0), (0.0, 0.0))
+    sent[5] = (0, sent[5][1])
+    _, places = play(server, sent)
+    assert len(places) == 1
+    assert places != [5]
+
+
 @pytest.mark.parametrize(
     ("values", "line"),
     [

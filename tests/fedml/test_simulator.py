@@ -163,6 +163,15 @@ def test_clients_without_data_are_in_no_cohort(trainer, caplog) -> None:
         assert record["client_norms"] == pytest.approx([2 * 8**0.5, 3 * 8**0.5, 4 * 8**0.5])
 
 
+def test_data_set_without_a_test_is_not_tested(caplog) -> None:
+    """FedML's values may be None: of the whole test, and of the clients' own."""
+    dataset = two_clients()
+    dataset[3], dataset[6] = None, dict.fromkeys(dataset[6])
+    _, record = simulate(dataset, comm_round=1)
+    assert (record["tested"], record["test_acc"], record["test_loss"]) == (False, None, None)
+    assert "not tested: the data set has no test data" in caplog.messages
+
+
 @pytest.mark.slow
 @pytest.mark.every_python
 def test_own_data_and_model_are_recorded_so(caplog) -> None:

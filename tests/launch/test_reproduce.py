@@ -17,6 +17,7 @@ from ..support.processes import WATCHDOG
 from .conftest import SHORT, Launcher
 
 ORDER = ("fedavg", "fedprox", "normnorm", "momentum", "fednnnn")  # the paper's
+ONE = "mnist_iid_b_fedavg"
 TWO = ("digits_noniid_b_fedavg", "digits_noniid_b_fednnnn")
 # A run that takes no time, and refuses every setting but the number of rounds.
 FEDNNNN = """
@@ -72,6 +73,11 @@ def test_reproduce_keeps_records_once_and_extends_them(launcher: Launcher, tmp_p
     launcher.run("reproduce.sh", "--rounds", "3", TWO[0])
     as_begun = "--resume --set validation_args.test_served=false --set train_args.comm_round=3\n"
     assert (tmp_path / "told").read_text().endswith(as_begun)
+    kept = files(tmp_path / "results")
+    launcher.command("fednnnn", f'set -- "$@" train_args.comm_round=1\n{FEDNNNN}')  # it stops early
+    said = launcher.run("reproduce.sh", "--rounds", "4", TWO[0])
+    assert f"results/{TWO[0]}-seed0 stays, of 3 rounds: the run has 1" in said
+    assert files(tmp_path / "results") == kept
 
 
 @pytest.mark.slow
@@ -131,6 +137,10 @@ def test_reproduce_ends_its_runs_with_itself(
         *((words, words) for words in ("--jobs 0", "--seeds 007", "--sed", "--jobs", "none_such")),
         ("--jobs 2", "\n".join(f"mnist_noniid_b_{method}" for method in ORDER)),
         ("--seeds 0,1 --precision bf16 --all", "results/mnist_iid_b_fedavg-seed1"),  # it has fp32
+        (
+            f"--seeds 1 {ONE} -- --set=train_args.beta=1.2",
+            "beta=1.2: results/mnist_iid_b_fedavg-seed1 has",
+        ),
         (f"--seeds none {TWO[0]}", "--seeds none: must be whole numbers"),
         (f"--seeds '' {TWO[0]}", "--seeds : must be whole numbers"),
         ("--table --seeds 1", "the table has its own seeds"),
@@ -142,7 +152,7 @@ def test_reproduce_names_a_mistake_and_runs_nothing(
 ) -> None:
     kept = tmp_path / "results" / "mnist_iid_b_fedavg-seed1"
     kept.mkdir(parents=True)
-    (kept / "recipe.yaml").write_text("train_args:\n  precision: fp32\n")
+    (kept / "recipe.yaml").write_text("train_args:\n  precision: fp32\n  beta: 0.7\n")
     assert named in launcher.run("reproduce.sh", *shlex.split(words), status=2)
     assert "launch/reproduce.sh" in launcher.run("reproduce.sh", "--help")
     assert not (tmp_path / "runs").exists()

@@ -356,6 +356,34 @@ def test_ranks_that_differ_are_refused(own_code: Path) -> None:
     assert not Path("none").exists()
 
 
+# Rank 0 is slow to write what a run leaves.
+WHOLE = """
+import sys, time
+import fednnnn_plugin as fp
+from fednnnn_plugin.assembly import run_writer
+from mpi4py import MPI
+from safetensors.torch import load_file
+
+save = run_writer.save_checkpoint
+def late(*given):
+    time.sleep(0.5)
+    save(*given)
+
+run_writer.save_checkpoint = late
+recipe, settings = sys.argv[1:]
+run = fp.run(recipe, output="whole", overrides=eval(settings))
+model = load_file(run.folder / "model.safetensors")
+found = float(sum(tensor.sum() for tensor in model.values())), len(fp.read_runs(run))
+one, other = MPI.COMM_WORLD.allgather(found)
+assert one == other == (one[0], 2), (one, other)
+"""
+
+
+def test_run_returns_with_a_whole_folder_on_each_rank(own_code: Path) -> None:
+    ended = on_ranks(2, sys.executable, "-c", WHOLE, FEDNNNN, str(QUICK | {"comm_round": 2}))
+    assert ended.status == 0, ended
+
+
 def test_mistakes_of_one_rank_name_it() -> None:
     """Each line of them, but one that all ranks say."""
     mine = "$((1 - OMPI_COMM_WORLD_RANK))"

@@ -209,6 +209,13 @@ def test_served_model_that_overflows_ends_the_run(example: Example) -> None:
     assert example.served()["w"][0] == pytest.approx(2.32e38)
 
 
+def test_final_value_is_that_of_the_last_test(example: Example) -> None:
+    """Which found none: the run may have diverged."""
+    told = Told(test=lambda n: Evaluation([0.2, 0.7, None][n - 1], 1.0))
+    summary = example(told, comm_round=3)
+    assert (summary.best_test_acc, summary.best_round, summary.final_test_acc) == (0.7, 2, None)
+
+
 def test_summary_is_of_the_rounds_tested(example: Example) -> None:
     """Those that FedML tests, and the last."""
     told = Told(test=lambda n: Evaluation([0.2, 0.7, 0.7, 0.4][n - 1], None))

@@ -116,6 +116,10 @@ def test_plan_of_ones_own_recipe_is_joint() -> None:
     assert (tried.data_args.partition_method, tried.data_args.partition_alpha) == ("dirichlet", 0.3)
     assert (tried.train_args.learning_rate, tried.train_args.epochs) == (0.02, 2)
     assert "FedNNNN, digits (dirichlet), 12 clients" in next(described(load, plan))
+    unset = {"max_grad_norm": 0.5, "max_client_norm": 2.0}  # in the recipe
+    (step,) = make_plan(load([]), Options(grid={key: (x,) for key, x in unset.items()})).steps
+    tried = trial_recipes(load, plan, step, unset)[""]
+    assert unset.items() <= tried.train_args.model_dump().items()
     for grids in (None, {"comm_round": (1.0,)}, {"lr": (0.1,)}):
         with pytest.raises(UserError, match="--grid"):
             make_plan(load([]), Options(grid=grids))
