@@ -44,10 +44,10 @@ def test_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
             "power_law/fedprox-exponent1.059-seed0",
             "With 1.1 (exponent 1.059, seed 0, the same command) it has {:.1f} ",
         ),
-        ("iid_100/fedavg-b-seed0", "FedAvg's best of 100 rounds is {:.2f} %, in round 90"),
-        ("iid_100/fednnnn-b-seed0", "FedNNNN's best of 100 rounds is {:.2f} %, in round 28"),
-        ("iid_100/normnorm-b-seed0", "Norm-Norm's best of 100 rounds is {:.2f} %, in round 91"),
-        ("iid_100/momentum-b-seed0", "Momentum's best of 100 rounds is {:.2f} %, in round 34"),
+        ("mnist_iid_b_fedavg-seed0/metrics", "FedAvg's best is {:.2f} %, in round 90"),
+        ("mnist_iid_b_fednnnn-seed0/metrics", "FedNNNN's best is {:.2f} %, in round 28"),
+        ("mnist_iid_b_normnorm-seed0/metrics", "Norm-Norm's best is {:.2f} %, in round 91"),
+        ("mnist_iid_b_momentum-seed0/metrics", "Momentum's best is {:.2f} %, in round 34"),
     ):
         with gzip.open(RESULTS / f"{name}.jsonl.gz") as lines:
             best = max(json.loads(line)["test_acc"] for line in lines)
