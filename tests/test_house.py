@@ -8,9 +8,7 @@ import fednnnn_plugin
 
 ROOT = Path(fednnnn_plugin.__file__).parent
 # As CONTRIBUTING.md draws them, from the ground.
-FLOORS = (
-    "errors seeds quantities | files | packaged_recipes user_code reading networks tensor_files | "
-)
+FLOORS = "errors seeds quantities | files | packaged_recipes user_code reading networks | "
 FLOORS += "fingerprint | server data models processes | client | run_folder | "
 FLOORS += "recipe followers | rounds | assembly reporting | tuning | cli | fedml flower"
 FLOOR = {room: at for at, rooms in enumerate(FLOORS.split("|")) for room in rooms.split()}

@@ -7,10 +7,10 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ValidationError
-from safetensors import SafetensorError
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from fednnnn_plugin.assembly.inputs import recipe_model
@@ -25,15 +25,14 @@ from fednnnn_plugin.recipe import Recipe, load_recipe
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.run_folder.folder import RunFolder
-from fednnnn_plugin.tensor_files import read_tensors
+from fednnnn_plugin.run_folder.tensor_files import read_tensors
 from fednnnn_plugin.user_code import names_code, names_object, object_name, refuse_code
 
 _log = logging.getLogger(__name__)
-_KEY = "fednnnn_plugin"  # of the metadata
 
 
 class _OfData(BaseModel):
-    """What a model's file says of the data; one text, as safetensors orders several by chance."""
+    """What a model's file says of the data."""
 
     num_classes: int
     image_shape: list[int] = []
@@ -41,14 +40,14 @@ class _OfData(BaseModel):
     shift: list[float] = []
 
 
-def model_metadata(data: FederatedData | LoaderData) -> dict[str, str]:
+def model_metadata(data: FederatedData | LoaderData) -> dict[str, Any]:
     """Return what a model's file says of the data: the classes, and how images are normalised."""
     found = _OfData(num_classes=data.num_classes)
     if isinstance(data, FederatedData):
         found.image_shape = [*data.train_images.shape[1:]]
         if how := data.normalisation:
             found.factor, found.shift = how.factor.flatten().tolist(), how.shift.flatten().tolist()
-    return {_KEY: found.model_dump_json()}
+    return found.model_dump()
 
 
 class Normalised(nn.Module):
@@ -137,14 +136,11 @@ def load_model(
     if model is not None and not names_object(name):
         recipe = _with_model(recipe, model)
     try:
-        state, metadata = read_tensors(files.model)
-        of_data = _OfData.model_validate_json(metadata.get(_KEY, ""))
-    except (SafetensorError, OSError) as error:
-        raise UserError(printable(files.model), f"damaged: {reason(error)}") from None
-    except ValidationError:
+        state, about = read_tensors(files.model)
+        of_data = _OfData.model_validate(about)
+    except (ValueError, OSError) as error:  # also that of pydantic
         raise UserError(
-            printable(files.model),
-            "does not name the number of classes: not saved by a run of this version",
+            printable(files.model), f"damaged, or of another version: {printable(reason(error))}"
         ) from None
     form = form_of(recipe.model_args.model, of_data.image_shape)
     made, digests = recipe_model(recipe, of_data.num_classes, model, form=form)

@@ -3,8 +3,6 @@
 import logging
 from dataclasses import replace
 
-import safetensors.torch
-
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.load_model import model_metadata
 from fednnnn_plugin.client.replica import aliases
@@ -22,6 +20,7 @@ from fednnnn_plugin.run_folder.folder import RunFolder, checkpoints_in, round_of
 from fednnnn_plugin.run_folder.provenance import commit, versions
 from fednnnn_plugin.run_folder.records import MetricsFile, Summary
 from fednnnn_plugin.run_folder.results import Results, ResultTables
+from fednnnn_plugin.run_folder.tensor_files import packed
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ class RunWriter:
         self.train_state = train_state
         self._recipe, self._inputs = recipe, inputs
         # Further names of the model's tensors -> the first name.
-        self._tied, self._metadata = aliases(inputs.model), model_metadata(inputs.data)
+        self._tied, self._of_data = aliases(inputs.model), model_metadata(inputs.data)
         self._federation, self._folder = federation, folder
         self._metrics, self._tables = MetricsFile(folder.metrics), ResultTables(folder.path)
         self._saved = 0
@@ -164,8 +163,7 @@ class RunWriter:
         self._tables.sync()
         evaluation = federation.server.layout.state_dict(train_state.server.evaluation)
         tied = {name: evaluation[first].clone() for name, first in self._tied.items()}
-        content = safetensors.torch.save(evaluation | tied, self._metadata)
-        write_atomically(self._folder.model, content)
+        write_atomically(self._folder.model, packed(evaluation | tied, self._of_data))
         federation.vectors.files.sync()
         state = federation.server.state_dict(train_state.server) | train_state.method.state_dict()
         save_checkpoint(self._folder.checkpoints, state, train_state.round)

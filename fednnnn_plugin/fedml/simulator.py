@@ -34,7 +34,7 @@ from fednnnn_plugin.processes.devices import tensors_made_on_cpu
 from fednnnn_plugin.processes.endings import exit_at_signals
 from fednnnn_plugin.processes.job import ending_together
 from fednnnn_plugin.recipe.schema import own_keys
-from fednnnn_plugin.tensor_files import read_tensors
+from fednnnn_plugin.run_folder.tensor_files import read_tensors
 
 # FedML's create_model_trainer does tag and next-word prediction for these.
 _OTHER_TASKS = ("stackoverflow_lr", "stackoverflow_nwp", "fed_shakespeare")

@@ -13,7 +13,7 @@ from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.client.method import Vectors, has_vectors, replaces
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.rounds.method_calls import MethodCalls, Uploaded
-from fednnnn_plugin.run_folder.client_files import ClientFiles, Place
+from fednnnn_plugin.run_folder.client_files import ClientFiles
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.transfer import to_device, to_host
 from fednnnn_plugin.server.update import Measured
@@ -23,17 +23,16 @@ _SENT, _KEPT = "..sent.", "..kept"  # in a checkpoint
 
 @dataclass(frozen=True)
 class MethodState:
-    """What a client method has between two rounds: what is sent, and where clients' vectors are."""
+    """What a client method has between two rounds: what is sent, and when clients kept vectors."""
 
     sent: Vectors = field(default_factory=dict)
-    kept: Mapping[int, Place] = field(default_factory=dict)  # by client
+    kept: Mapping[int, int] = field(default_factory=dict)  # by client the round
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint holds of it; the clients' vectors are in their files."""
         named = {f"{_SENT}{name}": vector for name, vector in self.sent.items()}
         if self.kept:
-            rows = [(client, *place) for client, place in sorted(self.kept.items())]
-            named[_KEPT] = torch.tensor(rows, dtype=torch.int64)
+            named[_KEPT] = torch.tensor(sorted(self.kept.items()), dtype=torch.int64)
         return named
 
     @classmethod
@@ -41,8 +40,8 @@ class MethodState:
         """Take what :meth:`state_dict` gave out of a checkpoint's tensors; send from a device."""
         names = [name for name in named if name.startswith(_SENT)]
         sent = {name.removeprefix(_SENT): named.pop(name).to(device) for name in names}
-        rows: list[list[int]] = named.pop(_KEPT, torch.empty(0, 3)).tolist()
-        return cls(sent, {client: Place(*place) for client, *place in rows})
+        rows: list[tuple[int, int]] = named.pop(_KEPT, torch.empty(0, 2)).tolist()
+        return cls(sent, dict(rows))
 
 
 @dataclass(eq=False, repr=False)
@@ -64,12 +63,12 @@ class ClientVectors:
     def __post_init__(self) -> None:
         self._method = self.calls.method
         self._is_plain = not has_vectors(self._method)
-        self._index: Mapping[int, Place] = {}
+        self._index: Mapping[int, int] = {}
         self._assignment: Sequence[Sequence[Group]] = ()
         self._handed: dict[int, Vectors] = {}  # what clients had kept that train here
         self._held: dict[Group, Vectors] = {}  # what groups had kept that train now
         self._new: dict[int, Vectors] = {}  # what they keep now
-        self._placed: dict[int, Place] = {}  # where the round's clients have it, on rank 0
+        self._placed: set[int] = set()  # who has it in a file of the round, on rank 0
 
     @property
     def returns(self) -> dict[str, int]:
@@ -99,8 +98,8 @@ class ClientVectors:
     ) -> None:
         """Have what a round's clients need, on every rank; ``weights`` are their ``a_k``."""
         self._assignment = assignment if self._method.keeps else ()
-        self.files.remove(self._placed)  # by an earlier try, whose groups were too wide
-        self._handed, self._held, self._new, self._placed = {}, {}, {}, {}
+        self.files.remove(self._placed, number)  # by an earlier try, whose groups were too wide
+        self._handed, self._held, self._new, self._placed = {}, {}, {}, set()
         calls, rank = self.calls, self.ranks.rank
         calls.number, calls.served = number, served.vector
         taken = (weight * self.steps[client] for client, weight in weights.items())
@@ -141,7 +140,7 @@ class ClientVectors:
             if self._method.keeps and accepted[row]:
                 own = {name: matrix[row].clone() for name, matrix in kept.items()}
                 if self.ranks.rank == 0:
-                    self._placed[client] = self.files.write(client, self.calls.number, own)
+                    self._write(client, own)
                 else:
                     self._new[client] = own
 
@@ -152,15 +151,19 @@ class ClientVectors:
             new = None if own is None else self._new.get(own)
             for client, kept in zip(clients, self.ranks.gather(new), strict=False):
                 if client is not None and kept:
-                    self._placed[client] = self.files.write(client, self.calls.number, kept)
+                    self._write(client, kept)
 
     def finish_round(self, state: MethodState, returned: Vectors, clients: int) -> MethodState:
         """Return the state after a round, of so many clients, on rank 0."""
         if self._is_plain:
             return state
         sent = self.calls.finish_round(returned, clients / len(self.steps))
-        placed, self._placed = self._placed, {}
-        return MethodState(sent, {**state.kept, **placed})
+        placed, self._placed = self._placed, set()
+        return MethodState(sent, {**state.kept, **dict.fromkeys(placed, self.calls.number)})
+
+    def _write(self, client: int, vectors: Vectors) -> None:
+        self.files.write(client, self.calls.number, vectors)
+        self._placed.add(client)
 
     def _read(self, client: int | None) -> Vectors | None:
         if client is None or client not in self._index:

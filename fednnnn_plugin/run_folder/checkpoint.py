@@ -1,18 +1,16 @@
 """Checkpoints: what a run needs to resume, in files that tell when they are damaged."""
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import safetensors.torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from fednnnn_plugin.errors import OVERWRITE, RESUME, UserError, some_of
-from fednnnn_plugin.files import MEMORY, read_regular, write_atomically
+from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.run_folder.folder import checkpoints_in, round_of
+from fednnnn_plugin.run_folder.tensor_files import packed, read_tensors
 
 _log = logging.getLogger(__name__)
 _KEPT = 2
@@ -34,15 +32,11 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(folder: Path, server: Mapping[str, Tensor], number: int) -> None:
     """Write a round's checkpoint, then drop all but it and the newest of earlier rounds.
 
-    Later ones are of a run that was resumed from before them. The name of the file holds the digest
-    of its content.
+    Later ones are of a run that was resumed from before them.
     """
     folder.mkdir(exist_ok=True)
-    content = safetensors.torch.save(
-        {name: tensor.detach().contiguous().cpu() for name, tensor in server.items()}
-    )
-    new = folder / f"round-{number:06d}-{_digest(content)}.safetensors"
-    write_atomically(new, content)
+    new = folder / f"round-{number:06d}.safetensors"
+    write_atomically(new, packed(server))
     others = [path for path in checkpoints_in(folder) if path != new]
     earlier = [path for path in others if round_of(path) < number]
     for path in others:
@@ -64,9 +58,12 @@ def load_checkpoint(folder: Path, recorded: int, check: Check | None = None) -> 
     damaged: dict[Path, str] = {}
     for path in there[len(late) :]:
         try:
-            found = _read(path, check)
+            server, _ = read_tensors(path)
+            if check:
+                check(server)
+            found = Checkpoint(round_of(path), server)
             break
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError) as error:
             damaged[path] = str(error)  # its frames have the tensors
     if damaged:
         why = next(iter(damaged.values()))
@@ -82,18 +79,3 @@ def load_checkpoint(folder: Path, recorded: int, check: Check | None = None) -> 
 
 def _warn(passed_over: list[Path], why: str) -> None:
     _log.warning("%s: %s", some_of(passed_over, 1), why)
-
-
-def _read(path: Path, check: Check | None) -> Checkpoint:
-    content = read_regular(path, MEMORY)
-    if not path.stem.endswith(_digest(content)):
-        raise ValueError("its content does not match the digest in its name")
-    # Not from the path: the library opens none that is not UTF-8.
-    server = safetensors.torch.load(content)
-    if check:
-        check(server)
-    return Checkpoint(round_of(path), server)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()

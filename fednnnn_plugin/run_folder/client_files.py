@@ -1,26 +1,16 @@
 """What clients keep from round to round, in a run's folder: a file for each client and round."""
 
 import re
-from collections.abc import Callable, Collection, Mapping
-from hashlib import blake2b
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-import safetensors.torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from fednnnn_plugin.errors import RunError, reason
-from fednnnn_plugin.files import MEMORY, errors_named, read_regular, sync
+from fednnnn_plugin.files import errors_named, sync
+from fednnnn_plugin.run_folder.tensor_files import packed, read_tensors
 
 _NAME = re.compile(r"client-(\d{6,})-round-(\d{6,})\.safetensors")
-
-
-class Place(NamedTuple):
-    """Where a client's vectors are: the round that it kept them in, and the file's digest."""
-
-    round: int
-    digest: int  # int64
 
 
 def client_files_in(folder: Path) -> dict[Path, tuple[int, int]]:
@@ -40,38 +30,37 @@ class ClientFiles:
         self._path, self._check_held = path, check_held
         self._unsynced: set[Path] = set()
 
-    def write(self, client: int, number: int, vectors: Mapping[str, Tensor]) -> Place:
+    def write(self, client: int, number: int, vectors: Mapping[str, Tensor]) -> None:
         """Write what a client keeps in a round."""
         self._check_held()
-        content = safetensors.torch.save(dict(vectors))
+        content = packed(vectors)
         path = self._file(client, number)
         with errors_named(path):
             path.parent.mkdir(exist_ok=True)
             path.unlink(missing_ok=True)  # not written into: a copy of the folder may be hard links
             path.write_bytes(content)
         self._unsynced.add(path)
-        return Place(number, _digest(content))
 
-    def remove(self, places: Mapping[int, Place]) -> None:
-        """Remove what clients kept."""
-        for client, place in places.items():
+    def remove(self, clients: Iterable[int], number: int) -> None:
+        """Remove what clients kept in a round."""
+        for client in clients:
             self._check_held()
-            path = self._file(client, place.round)
+            path = self._file(client, number)
             with errors_named(path):
                 path.unlink(missing_ok=True)
 
-    def read(self, client: int, place: Place) -> dict[str, Tensor]:
-        """Return what a client kept."""
-        path = self._file(client, place.round)
+    def read(self, client: int, number: int) -> dict[str, Tensor]:
+        """Return what a client kept in a round."""
+        path = self._file(client, number)
         try:
-            return safetensors.torch.load(self._content(path, place))
-        except (OSError, ValueError, SafetensorError) as error:
+            return read_tensors(path)[0]
+        except (OSError, ValueError) as error:
             raise RunError(f"{path}: {reason(error)}: resume the run") from error
 
-    def check(self, places: Mapping[int, Place]) -> None:
-        """Raise ``OSError`` or ``ValueError`` where a file is not what was written."""
-        for client, place in places.items():
-            self._content(self._file(client, place.round), place)
+    def check(self, kept: Mapping[int, int]) -> None:
+        """Raise ``OSError`` or ``ValueError`` where what a client kept in a round is not whole."""
+        for client, number in kept.items():
+            read_tensors(self._file(client, number))
 
     def sync(self) -> None:
         """Return when what was written is on the disk."""
@@ -92,14 +81,3 @@ class ClientFiles:
 
     def _file(self, client: int, number: int) -> Path:
         return self._path / f"client-{client:06d}-round-{number:06d}.safetensors"
-
-    @staticmethod
-    def _content(path: Path, place: Place) -> bytes:
-        content = read_regular(path, MEMORY)
-        if _digest(content) != place.digest:
-            raise ValueError("damaged")
-        return content
-
-
-def _digest(content: bytes) -> int:
-    return int.from_bytes(blake2b(content, digest_size=8).digest(), "big", signed=True)

@@ -20,19 +20,19 @@ from fednnnn_plugin.run_folder.results import CLASSES, CLIENTS
 
 Mode = Literal["new", "resume", "overwrite"]
 
-_CHECKPOINT = re.compile(r"round-\d{6,}-[0-9a-f]{32}\.safetensors")
+_CHECKPOINT = re.compile(r"round-\d{6,}\.safetensors")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return the checkpoints, ``round-<number>-<digest>.safetensors``, the newest first."""
+    """Return the checkpoints, ``round-<number>.safetensors``, the newest first."""
     named = [path for path in folder.glob("round-*") if _CHECKPOINT.fullmatch(path.name)]
     return sorted(named, key=round_of, reverse=True)
 
 
 def round_of(checkpoint: Path) -> int:
     """Return the round of a checkpoint."""
-    return int(checkpoint.name.split("-")[1])
+    return int(checkpoint.stem.split("-")[1])
 
 
 class RunFolder:

@@ -1,7 +1,5 @@
 """A server's state in a file: what a federation needs to continue after its process ended."""
 
-import hashlib
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -10,18 +8,15 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.files import user_path, write_atomically
+from fednnnn_plugin.run_folder.tensor_files import packed, read_tensors
 from fednnnn_plugin.server.server import Server, ServerState
-from fednnnn_plugin.tensor_files import read_tensors
 
 _log = logging.getLogger(__name__)
-_STANDING, _DIGEST = "standing", "digest"
 EVALUATION = "..evaluation."  # before its names in a state, where no other begins so
 _OTHER_MODEL = "the state is of another model, or other parameters of it were trained"
 # What a restart may have otherwise, and no round shows.
@@ -63,7 +58,7 @@ def file_to_write(key: str, text: str | Path | None, *, only_check: bool = False
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors as a safetensors file, atomically."""
-    write_atomically(path, safetensors.torch.save(_on_cpu(tensors)))
+    write_atomically(path, packed(tensors))
 
 
 def standing(server: Server, settings: Mapping[str, Any], done: int) -> Standing:
@@ -74,9 +69,7 @@ def standing(server: Server, settings: Mapping[str, Any], done: int) -> Standing
 
 def write_state(path: Path, tensors: Mapping[str, Tensor], of: Standing) -> None:
     """Write a server's tensors with what they are of, atomically."""
-    content, text = _on_cpu(tensors), json.dumps(of, default=str)
-    metadata = {_STANDING: text, _DIGEST: _digest(text, content)}
-    write_atomically(path, safetensors.torch.save(content, metadata=metadata))
+    write_atomically(path, packed(tensors, of))
 
 
 def read_state(
@@ -88,15 +81,12 @@ def read_state(
         UserError: the file, which the setting ``key`` names, is damaged, or of another method.
     """
     try:
-        tensors, metadata = read_tensors(path)
-        text = metadata[_STANDING]
-        if metadata[_DIGEST] != _digest(text, tensors):
-            raise ValueError("its content does not match its digest")
-        found = json.loads(text)
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+        tensors, found = read_tensors(path)
+        of = found["method"]
+    except (OSError, ValueError, LookupError) as error:
         raise UserError(key, f"{path}: not a whole server state: {error}") from None
-    if method not in (None, found["method"]):
-        raise UserError(key, f"{path}: the state is of {found['method']}, not of {method}")
+    if method not in (None, of):
+        raise UserError(key, f"{path}: the state is of {of}, not of {method}")
     return tensors, found
 
 
@@ -129,14 +119,3 @@ def restored(server: Server, tensors: Mapping[str, Tensor], where: str) -> Serve
     if state is None or (evaluation and evaluation.keys() != server.layout.forms.keys()):
         raise UserError(where, _OTHER_MODEL)
     return replace(state, evaluation=server.layout.gather(evaluation)) if evaluation else state
-
-
-def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
-    }
-
-
-def _digest(text: str, tensors: dict[str, Tensor]) -> str:
-    content = safetensors.torch.save(tensors, metadata={_STANDING: text})
-    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -99,7 +99,7 @@ def test_resume_without_a_checkpoint_begins_anew(resume: Any, content: Any, whol
 
 def test_resume_of_a_finished_run(tiny: Tiny, resume: Any, content: Any, whole: Path) -> None:
     def round_is_saved() -> None:  # where no checkpoint is due
-        assert list(whole.glob("checkpoint/round-000007-*"))
+        assert list(whole.glob("checkpoint/round-000007.*"))
 
     before, copy = files(whole), whole.with_name("copy")
     shutil.copytree(whole, copy, copy_function=os.link)
@@ -137,7 +137,7 @@ def test_interrupt_of_the_last_save_costs_no_round(
     monkeypatch.setattr(run_writer, "write_atomically", saving)
     with pytest.raises(KeyboardInterrupt):
         tiny(comm_round=1, checkpoint_every=2)
-    assert list(tiny.folder.glob("run/checkpoint/round-000001-*"))
+    assert list(tiny.folder.glob("run/checkpoint/round-000001.*"))
     assert saving.call_count == 2
 
 
@@ -176,7 +176,7 @@ def test_folder_no_longer_the_runs_is_left_alone(tiny: Tiny, moved: bool, taken:
     with pytest.raises(RunError, match=said):
         tiny(followers=[follower(round_done=give_away)], **FIVE)
     assert files(folder) == others
-    assert moved == bool(list(tiny.folder.glob("elsewhere/checkpoint/round-000002-*")))
+    assert moved == bool(list(tiny.folder.glob("elsewhere/checkpoint/round-000002.*")))
 
 
 def cut_newest_checkpoint(folder: Path) -> None:

@@ -78,7 +78,7 @@ def rounds_done(folder: Path) -> int:
     if not path.exists():
         return 0
     with safe_open(path, framework="pt") as file:
-        return json.loads(file.metadata()["standing"])["round"]
+        return json.loads(file.metadata()["fednnnn_plugin"])["round"]
 
 
 def waited_for(processes: list) -> list:

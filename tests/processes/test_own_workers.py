@@ -115,7 +115,7 @@ def test_stop_saves_before_the_client_has_ended(tiny: Tiny) -> None:
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             until = time.monotonic() + 120  # a watchdog
             while time.monotonic() < until and not saved:
-                saved.extend(tiny.folder.glob("run/checkpoint/round-000001-*"))
+                saved.extend(tiny.folder.glob("run/checkpoint/round-000001.*"))
                 time.sleep(0.01)
         return state
 

@@ -20,7 +20,7 @@ from fednnnn_plugin.client.methods import METHODS, name_client_method
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.rounds.client_vectors import ClientVectors, MethodState
 from fednnnn_plugin.rounds.method_calls import MethodCalls
-from fednnnn_plugin.run_folder.client_files import ClientFiles, Place
+from fednnnn_plugin.run_folder.client_files import ClientFiles
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.rules import positive
 
@@ -117,10 +117,10 @@ def test_what_a_client_kept_is_read_once_a_round(
     """By threads, and with a custom model by processes, of which this one adds up the updates."""
     read = ClientFiles.read
 
-    def noting(files: ClientFiles, client: int, place: Place) -> dict[str, Tensor]:
+    def noting(files: ClientFiles, client: int, number: int) -> dict[str, Tensor]:
         with Path("reads").open("a") as notes:
-            notes.write(f"{client} {place.round}\n")
-        return read(files, client, place)
+            notes.write(f"{client} {number}\n")
+        return read(files, client, number)
 
     monkeypatch.setattr(ClientFiles, "read", noting)
     everyone = {"client_num_in_total": 4, "client_num_per_round": 4, "classes_per_client": 3}

@@ -14,7 +14,7 @@ from fednnnn_plugin.run_folder.folder import Mode, RunFolder
 from fednnnn_plugin.run_folder.log_file import run_log
 
 LINE = '{"round": 1}\n'
-CHECKPOINT = f"checkpoint/round-000001-{32 * 'a'}.safetensors"
+CHECKPOINT = "checkpoint/round-000001.safetensors"
 BEGUN = {".lock": "", "recipe.yaml": "r"}
 MODES: tuple[Mode, ...] = ("new", "resume", "overwrite")
 

@@ -15,7 +15,7 @@ from ..support.commands import quick_words
 LIMITS = {"memory": 1 << 30, "processor": 100}
 CONTENTS = ("cut", "flipped", "nested", "huge")
 PLACES = ("folder", "pipe", "nowhere")
-CHECKPOINTS, NEWEST = "checkpoint/round-*", "checkpoint/round-000002-*"
+CHECKPOINTS, NEWEST = "checkpoint/round-*", "checkpoint/round-000002.*"
 KEPT = "clients/*-round-000002*"
 REFUSED = ["fingerprint.json"]  # with any damage
 ANY = ["recipe.yaml", "metrics.jsonl", "summary.json", NEWEST, *REFUSED, KEPT]
