@@ -24,7 +24,7 @@
 # command goes on after any stop: what has the records of all rounds is skipped, what was begun
 # resumes. A run that is stopped leaves the records of its rounds, unless there are more of it
 # already. More --rounds than before extend a run. A run that fails is named, the others are made,
-# and the exit status is 1.
+# and the exit status is 1. Settings after -- must be those of the records that are there.
 set -euo pipefail
 
 case "${1:-}" in
@@ -192,17 +192,19 @@ reap() { # waits until a run ends, and keeps its records
   done
 }
 
-of_no_record='data_cache_dir|download|comm_round|device_args|comm_args|tracking_args'
+# What records do not depend on, or --rounds may change.
+placement='(device|comm|tracking)_args|(.*\.)?(data_cache_dir|download|comm_round|checkpoint_every|client_threads|using_gpu|gpu_id)='
 for name in "${names[@]}"; do
   [ -r "$results/$name/recipe.yaml" ] || continue
   asked=$(precision_of "$name")
-  for word in ${asked:+"--precision=$asked"} "${more[@]}"; do
+  for word in ${asked:+"precision=$asked"} "${more[@]}"; do
     word=${word#--set=}
-    [[ $word == *=* && ! $word =~ $of_no_record ]] || continue
+    [[ $word == [a-z]*=* && ! $word =~ ^($placement) ]] || continue
     key=${word%%=*}
-    kept=$(value "${key##*[.-]}" "$results/$name/recipe.yaml")
-    [ "$kept" = "${word#*=}" ] \
-      || mistake "$word: $results/$name has ${kept:-none}; --results names another folder"
+    kept=$(value "${key##*.}" "$results/$name/recipe.yaml")
+    # A list, and what a record does not have, are not compared; numbers are by their value.
+    [ -z "$kept" ] || awk -v a="$kept" -v b="${word#*=}" 'BEGIN { exit a != b }' \
+      || mistake "$word: $results/$name has $kept; --results names another folder"
   done
 done
 mkdir -p "$runs" "$results"

@@ -47,6 +47,7 @@ def test_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
         ("mnist_iid_b_fedavg-seed0/metrics", "FedAvg's best is {:.2f} %, in round 90"),
         ("mnist_iid_b_fednnnn-seed0/metrics", "FedNNNN's best is {:.2f} %, in round 28"),
         ("mnist_iid_b_normnorm-seed0/metrics", "Norm-Norm's best is {:.2f} %, in round 91"),
+        ("mnist_iid_b_fedprox-seed0/metrics", "FedProx's best is {:.2f} %, in round 95"),
         ("mnist_iid_b_momentum-seed0/metrics", "Momentum's best is {:.2f} %, in round 34"),
     ):
         with gzip.open(RESULTS / f"{name}.jsonl.gz") as lines:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from torch import Tensor, nn
 
 from fednnnn_plugin.assembly.inputs import recipe_model
@@ -138,10 +138,10 @@ def load_model(
     try:
         state, about = read_tensors(files.model)
         of_data = _OfData.model_validate(about)
-    except (ValueError, OSError) as error:  # also that of pydantic
-        raise UserError(
-            printable(files.model), f"damaged, or of another version: {printable(reason(error))}"
-        ) from None
+    except ValidationError:
+        raise UserError(printable(files.model), "does not say what data it is of") from None
+    except (ValueError, OSError) as error:
+        raise UserError(printable(files.model), printable(reason(error))) from None
     form = form_of(recipe.model_args.model, of_data.image_shape)
     made, digests = recipe_model(recipe, of_data.num_classes, model, form=form)
     whose = f"model: {name}: not the model of the run in {printable(files.path)}"

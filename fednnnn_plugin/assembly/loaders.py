@@ -64,6 +64,8 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Tokens]
     tests: Sequence[object] = ()
     if inputs_and_labels(test) is None:
         tests = client_tests(given, test, where)
+    fraction, seed = recipe.data_args.validation_fraction, recipe.common_args.random_seed
+    divided = _held_out(clients, fraction, seed, where, loss) if fraction else None
     train, own_tests = _loaders(clients, tests, size, where, loss)
     of_test = [*own_tests.values()] or [_loader(test, size, f"{where}: test", loss)]
     labels, tokens = list[list[Tensor]](), Tokens()
@@ -72,9 +74,8 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Tokens]
         digest = tensors_digest(_contents([*train, *of_test], labels, tokens, loss))
     classes = count_classes([_of_samples(batch) for batch in chain.from_iterable(labels)], where)
     sizes = [sum(map(len, batches)) for batches in labels[: len(clients)]]
-    if fraction := recipe.data_args.validation_fraction:
-        seed = recipe.common_args.random_seed
-        kept, held = _held_out(clients, fraction, seed, where, loss)
+    if divided:
+        kept, held = divided
         sizes = [*map(len, kept)]
         train, own_tests = _loaders(kept, held, size, where, loss)
         of_test = [*own_tests.values()]

@@ -7,6 +7,12 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.server.admission import check_client
 from fednnnn_plugin.server.layout import Layout, ModelState
 
+_MUST_STAY = (
+    "must stay: make it in __init__, change its values in place, or pass a batch through the model "
+    "before the run; a buffer that is a cache or that is to change is registered with "
+    "persistent=False"
+)
+
 
 def saved_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     """Return the live parameters and persistent buffers, tied ones by each of their names."""
@@ -78,11 +84,12 @@ class Replica:
                 f"{where}: {printable(other[0])}",
                 "was made, removed or replaced in training, or began or ceased to require a "
                 "gradient",
-                "must stay: make it in __init__, change its values in place, or pass a batch "
-                "through the model before the run; a buffer that is a cache or that is to change "
-                "is registered with persistent=False",
+                _MUST_STAY,
             )
-        check_client(now, self.layout.forms, where=where)
+        try:
+            check_client(now, self.layout.forms, where=where)
+        except UserError as error:
+            raise UserError(str(error), allowed=_MUST_STAY) from None
 
     @torch.no_grad()
     def load(self, state: ModelState) -> None:

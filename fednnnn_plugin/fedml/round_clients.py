@@ -58,7 +58,7 @@ class RoundClients:
 
         Raises:
             UserError: too many do not fit.
-            RunError: fewer are finite than FedML's defence needs.
+            RunError: fewer have data and are finite than FedML's defence needs.
         """
         self.begin(number)
         sent: dict[int, ClientModel] = {}

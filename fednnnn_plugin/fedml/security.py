@@ -181,8 +181,8 @@ def secured(models: Mapping[int, ClientModel], total: int, served: State) -> dic
     defence = str(defender.defense_type) if defender.is_defense_enabled() else ""
     if defence and len(models) < (least := _least_clients(defender.args, defence)):
         raise RunError(
-            f"defense_type: {defence}: {len(models)} of {total} clients sent a finite model; it "
-            f"needs {least}"
+            f"defense_type: {defence}: {len(models)} of {total} clients have data and sent a "
+            f"finite model; it needs {least}"
         )
     w_t = _floats(served, served)
     chosen = f"attack_type: {attacker.attack_type}" if attacker.is_model_attack() else ""

@@ -88,8 +88,8 @@ class KeptServer:
         if state_path is not None and begun:
             tensors, before = read_state(state_path, "state_path", rule.name)
             self.done = before["round"]
-            check_continued(before, self._standing(), f"state_path: {state_path}")
         if self.done:  # a state of no round only says that a first record is its own
+            check_continued(before, self._standing(), f"state_path: {state_path}")
             self._seed = int(tensors.pop(_SEED, self._seed))
             self._state = restored(self._server, tensors, f"state_path: {state_path}")
         else:

@@ -100,8 +100,8 @@ def check_continued(before: Standing, now: Standing, where: str) -> None:
             stored, value = old.get(key), values.get(key)
             if key not in _OF_A_START and stored != value:
                 _log.warning(
-                    "%s: %s: %s, but %s up to round %d; reports show the new value for all rounds, "
-                    "once there is a further one",
+                    "%s: %s: %s, but %s up to round %d; records, if kept, show the new value for "
+                    "all rounds from the next one on",
                     *(where, key, shown(value), shown(stored), before["round"]),
                 )
 

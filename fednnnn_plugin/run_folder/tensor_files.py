@@ -43,7 +43,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_KEY])
         is_whole = about.pop(_DIGEST) == _digest(tensors, about)
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a whole file of tensors: {error}") from None
+        raise ValueError(f"damaged, or of another version: {error}") from None
     if not is_whole:
         raise ValueError("its content does not match its digest")
     return tensors, about

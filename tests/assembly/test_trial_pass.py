@@ -148,7 +148,7 @@ def of_forms(data: FederatedData, form: str) -> FederatedData | LoaderData:
         (Net(add(), replaced), "own.bias: was made, removed or replaced"),
         (
             Net(lambda net: net.register_buffer("hidden", torch.zeros(1, 10)), keeps_hidden),
-            "hidden",
+            r"hidden: shape .*, 10\): must be \(1, 10\): must stay: .*persistent=False",
         ),
         (
             Net(add(then=lambda net: lambda x: 2 * net.own(x)), lambda net, x: net.then(x)),

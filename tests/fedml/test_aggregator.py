@@ -73,6 +73,11 @@ def test_who_has_no_data_is_no_choice_of_a_defence(own_folder) -> None:
     _, places = play(server, sent)
     assert len(places) == 1
     assert places != [5]
+    sent[4] = (0, sent[4][1])
+    with pytest.raises(
+        RunError, match="krum: 4 of 6 clients have data and sent a finite model; it "
+    ):
+        play(server, sent)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +241,8 @@ def test_silos_that_no_round_takes_are_said(own_folder, caplog) -> None:
     silo(client_num_in_total=10, server_state_path="state", start_round=1)
     first, second, changed = caplog.messages
     assert changed.endswith(
-        "state: client_num_in_total: 10, but 2 up to round 1; reports show the new value for all "
-        "rounds, once there is a further one"
+        "state: client_num_in_total: 10, but 2 up to round 1; records, if kept, show the new value "
+        "for all rounds from the next one on"
     )
     assert first.startswith("client_num_per_round: 2 of 10: ")
     assert second.startswith(f"{first}; after a restart")

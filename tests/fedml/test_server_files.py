@@ -110,7 +110,7 @@ def test_settings_total_of_rounds_and_tested_ones_outlive_a_restart(own_folder, 
     assert runs["round"][runs["tested"].astype(bool)].tolist() == [1, 3, 4, 7]
     assert outcomes(arrange(runs))["final"].tolist() == [1.0]
     assert {key: runs[key][0] for key in others} == others
-    assert "reports show" not in caplog.text
+    assert "records, if kept" not in caplog.text
     silo = server(7, **values | {"prox_mu": None}, client_weighting="samples")
     assert "state: client_weighting: 'samples', but 'uniform' up to round 7; " in caplog.text
     assert "state: prox_mu: null, but 0.1 up to round 7; " in caplog.text

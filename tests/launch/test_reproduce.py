@@ -73,6 +73,11 @@ def test_reproduce_keeps_records_once_and_extends_them(launcher: Launcher, tmp_p
     launcher.run("reproduce.sh", "--rounds", "3", TWO[0])
     as_begun = "--resume --set validation_args.test_served=false --set train_args.comm_round=3\n"
     assert (tmp_path / "told").read_text().endswith(as_begun)
+    same_settings = ("--device=cpu", "--set", "data_args.partition_alpha=5e-1", "--set=metrics=[a]")
+    recorded = tmp_path / "results" / f"{TWO[0]}-seed0" / "recipe.yaml"
+    recorded.write_text("  partition_alpha: 0.5\n  metrics:\n  - a\n  using_gpu: true\n")
+    said = launcher.run("reproduce.sh", "--rounds", "3", TWO[0], "--", *same_settings)
+    assert said.count("there already: ") == 1
     kept = files(tmp_path / "results")
     launcher.command("fednnnn", f'set -- "$@" train_args.comm_round=1\n{FEDNNNN}')  # it stops early
     said = launcher.run("reproduce.sh", "--rounds", "4", TWO[0])

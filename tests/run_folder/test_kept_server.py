@@ -26,10 +26,11 @@ def test_first_round_that_was_killed_before_its_state_is_done_again(
     """With the model of that start. Without any state the record is of another federation."""
     write, state = kept_server.write_state, tmp_path / "state"
 
+    others = None, "uniform", None, state, tmp_path
+
     def made(value: float = 0.0) -> KeptServer:
         model = {"w": torch.full((3,), value)}
-        given = (RULES["FedNNNN"], {"beta": 0.7, "gamma": 0.6}, model, None, "uniform", None)
-        return KeptServer(*given, state, tmp_path)
+        return KeptServer(RULES["FedNNNN"], {"beta": 0.7, "gamma": 0.6}, model, *others)
 
     def killed(*given) -> None:
         if given[2]["round"]:
@@ -41,6 +42,7 @@ def test_first_round_that_was_killed_before_its_state_is_done_again(
         advance(made())
     monkeypatch.undo()
     assert len(read_records(tmp_path)) == 1
+    KeptServer(RULES["FedNNNN"], {"beta": 0.7, "gamma": 0.6}, {"v": torch.ones(2)}, *others)
     server = made(1.0)
     assert server.served["w"].tolist() == [1.0] * 3
     advance(server)
