@@ -179,11 +179,14 @@ def _simulate(
         while _goes_on(federation, writer.train_state.round, stopped=stop.reason):
             record, results, train_state = federation.simulate_round(writer.train_state)
             assert record is not None
-            writer.keep(record, results, train_state)
-            watch.look(record)
-            _log.info("round %d: %s", record.round, figures(record))
-            for follower in federation.followers:
-                follower.round_done(record)
+            try:
+                writer.keep(record, results, train_state)
+            finally:
+                if writer.train_state is train_state:  # on record, also where a checkpoint is cut
+                    watch.look(record)
+                    _log.info("round %d: %s", record.round, figures(record))
+                    for follower in federation.followers:
+                        follower.round_done(record)
             stop.look(vars(record))
     if stop.reason:
         _log.info("stopped at %d: %s", writer.train_state.round, stop.reason, extra=SHOWN)

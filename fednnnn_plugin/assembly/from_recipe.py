@@ -192,13 +192,14 @@ def _stop(
             f"metric: {metric}: labels that are numbers have none",
             f"must be {LOSS}, or one of validation_args.metrics",
         )
-    if metric is None and labels is not None:
+    if metric is None:  # of loaders the labels are not known
         of_classes = not numbers and functions.loss is CROSS_ENTROPY
     elif metric == ACCURACY:  # scikit-learn's by its name
         of_classes = of_classes or ACCURACY in (recipe.validation_args.metrics or ())
     target = given.get("target")
     if of_classes and not tested_by_own and target is not None and not 0 < target <= 1:
-        raise UserError(STOP, f"target: {target:g}", "must be an accuracy, above 0 and at most 1")
+        must = f"must be an accuracy, above 0 and at most 1; for the loss name metric: {LOSS}"
+        raise UserError(STOP, f"target: {target:g}", must)
     own = functions.metrics.get(metric or "")
     higher = None if own is None else higher_is_better(own)
     return Stop(**{**given, "metric": metric, "higher_is_better": higher})

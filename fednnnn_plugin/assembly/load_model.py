@@ -89,8 +89,8 @@ def load_model(
     """Load the evaluation model of a run, on which its accuracies were measured.
 
     The server rule says which model that is: the plain average ``w_t + S`` of the paper's methods,
-    the served model ``w_{t+1}`` (FedAdam, FedYogi), or the mean of ``w_t`` and ``w_{t+1}``
-    (FedExP).
+    the served model ``w_{t+1}`` (FedAdam, FedYogi, FedAdagrad, FedAvgM, FedDyn), or the mean of
+    ``w_t`` and ``w_{t+1}`` (FedExP).
 
     Args:
         folder: the run folder, or the ``folder`` of the :class:`~fednnnn_plugin.Run`.

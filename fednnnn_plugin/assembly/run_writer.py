@@ -111,6 +111,7 @@ class RunWriter:
             self._save()
         finally:
             self._save()  # again, where an interrupt cut it short
+        self._prune()
 
     def end(self, stopped: str | None) -> Summary:
         """Return the summary of a saved run; in the folder it lacks only why it was stopped."""
@@ -162,7 +163,7 @@ class RunWriter:
         self._metrics.sync()
         self._tables.sync()
         evaluation = federation.server.layout.state_dict(train_state.server.evaluation)
-        tied = {name: evaluation[first].clone() for name, first in self._tied.items()}
+        tied = {name: evaluation[first] for name, first in self._tied.items()}
         write_atomically(self._folder.model, packed(evaluation | tied, self._of_data))
         federation.vectors.files.sync()
         state = federation.server.state_dict(train_state.server) | train_state.method.state_dict()

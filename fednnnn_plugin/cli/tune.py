@@ -35,8 +35,8 @@ from fednnnn_plugin.reporting.metrics import Metric
     type=click.Choice(get_args(Metric)),
     help="worst_10 is the final accuracy of the worst tenth of the clients, of a recipe with "
     "validation_args.per_client. Default: best_metric, of the recipe's first metric, where it "
-    "names validation_args.metrics; final_loss with the loss mse or bce_with_logits; else "
-    "best_accuracy.",
+    "names validation_args.metrics; final_loss with the loss mse or bce_with_logits, and where "
+    "labels are numbers; else best_accuracy.",
 )
 @click.option("--seeds", metavar="LIST", help="Judge by the mean over seeds, as in 0,1,2.")
 @click.option(

@@ -33,7 +33,7 @@ def read_tables(spec: DataSpec, arguments: Mapping[str, str], where: str) -> tup
         must = "must be parquet files: write each split of load_from_disk(...) by to_parquet()"
         raise UserError(where, "was written by save_to_disk", must)
     cache = str(spec.data_cache_dir / "huggingface")
-    shows_progress = library.is_progress_bar_enabled()
+    hint, shows_progress = "", library.is_progress_bar_enabled()
     library.disable_progress_bars()
     try:
         if place.is_file():
@@ -42,13 +42,16 @@ def read_tables(spec: DataSpec, arguments: Mapping[str, str], where: str) -> tup
         else:
             subset = arguments.get("subset")
             builder = library.load_dataset_builder(str(place), subset, cache_dir=cache)
+        hint = f"; if the files are whole, delete the library's copy of them: {builder.cache_dir}"
         builder.download_and_prepare()
         tables = [builder.as_dataset(split=part) for part in _parts(library, builder, arguments)]
         return tables, Path(os.path.realpath(place))
     except UserError:
         raise
     except Exception as error:  # the library raises nearly anything
-        raise UserError(where, f"cannot be read: {printable(reason(error))}") from error
+        raise UserError(
+            where, f"cannot be read: {printable(reason(error))}{printable(hint)}"
+        ) from error
     finally:
         if shows_progress:
             library.enable_progress_bars()

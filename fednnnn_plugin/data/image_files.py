@@ -23,8 +23,8 @@ VERSION = 2  # of the pixels that `decode` gives: no others are taken from the c
 MAX_DECODED_BYTES = 4 << 30  # staged as float32 they are four times that
 
 _THREADS = 4
-_GREY = ("1", "L", "LA")
-_COLOUR = ("P", "RGB", "RGBA", "CMYK")
+GREY = ("1", "L", "LA")  # Pillow's modes
+COLOUR = ("P", "RGB", "RGBA", "CMYK")
 
 
 class Encoded(NamedTuple):
@@ -82,7 +82,7 @@ def decode(
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with _opened(paths[0]) as first:
             width, height = image_size[::-1] if image_size else first.size
-            channels = 1 if first.mode in _GREY and not colour else 3
+            channels = 1 if first.mode in GREY and not colour else 3
         decoded_bytes = len(paths) * channels * height * width
         if decoded_bytes > MAX_DECODED_BYTES:
             raise UserError(
@@ -95,7 +95,7 @@ def decode(
 
         def fill(index: int) -> bool:
             with _opened(paths[index]) as image:
-                if channels == 1 and image.mode not in _GREY:
+                if channels == 1 and image.mode not in GREY:
                     return False
                 if image_size is None and image.size != (width, height):
                     raise ValueError(
@@ -123,7 +123,7 @@ def _opened(path: Path | Encoded) -> Iterator[Image.Image]:
             path.open("rb") if isinstance(path, Path) else BytesIO(path.content) as file,
             Image.open(file, formats=("JPEG", "PNG")) as image,
         ):
-            if image.mode not in _GREY + _COLOUR:
+            if image.mode not in GREY + COLOUR:
                 raise ValueError(
                     f"more than 8 bits a channel (Pillow's mode {image.mode}): convert it to 8 "
                     "bits, as by Image.fromarray((np.asarray(image) / 256).astype(np.uint8))"

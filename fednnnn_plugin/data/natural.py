@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fednnnn_plugin.data.arrays import is_array
 from fednnnn_plugin.data.class_split import places_of_classes
 from fednnnn_plugin.data.holdout import hold_out_of_each
 from fednnnn_plugin.data.images import Parts, Samples, Split, joined, packed
@@ -99,13 +100,14 @@ def owners_digest(owners: Owners) -> str:
     return tensors_digest([("owners", torch.from_numpy(codes))])
 
 
-def are_owners(value: object) -> bool:
+def are_owners(value: Any) -> bool:
     """Tell whether a value is an owner for each sample, not a list with each client's positions."""
     if is_column(value):
         return True
     if isinstance(value, tuple | list):
         return bool(value) and isinstance(value[0], str | int | np.integer)
-    return getattr(value, "ndim", 0) == 1 and getattr(value, "dtype", None) is not None
+    dimensions = getattr(value, "ndim", None)  # which Arrow's arrays do not have
+    return is_array(value) and (np.ndim(value) if dimensions is None else dimensions) == 1
 
 
 def divide_by_owner(parts: Parts, owners: Owners, spec: DataSpec) -> tuple[Parts, Split]:

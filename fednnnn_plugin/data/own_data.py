@@ -14,6 +14,7 @@ from fednnnn_plugin.data.images import (
     Split,
     channel_moments,
     joined,
+    packed,
 )
 from fednnnn_plugin.data.labels import check_classes, checked_labels, class_numbers
 from fednnnn_plugin.data.natural import (
@@ -102,7 +103,11 @@ def load_own_data(brought: UserData, spec: DataSpec) -> ImageDataset:
         split = Split(client_positions(given.positions, where, len(train.labels)))
     of_split = owners_digest(owners) if owners else split.digest() if split.train else None
     if spec.partition_method == NATURAL:  # the recipe chooses among them, and says so
-        owners = owners or owners_of(split, parts)
+        if split.train and not owners:
+            held, positions = packed(parts.train, split.train)  # not those of nobody
+            whole = parts._replace(train=held)
+            if owners := owners_of(Split(positions, split.test), whole):
+                parts = whole
         of_split = None if owners else of_split
     if owners:
         parts, split = divide_by_owner(parts, owners, spec)
@@ -124,7 +129,9 @@ def checked_parts(pairs: Mapping[str, Pair | None], where: str, loss: str) -> di
         if pair is None:
             continue
         checked[name] = checked_part(pair, where, name, loss)
-        own = [*getattr(pair[0], "columns", ())]
+        table: Any = pair[0]  # pandas's columns are names, Arrow's are values
+        names: Any = getattr(table, "column_names", None) or getattr(table, "columns", ())
+        own = list(names)
         if own and all(isinstance(each, str) for each in own):  # places count, not these names
             columns = columns or own
             if own != columns:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fednnnn_plugin.data.image_files import COLOUR, GREY
 from fednnnn_plugin.data.images import has_channels_last
 from fednnnn_plugin.errors import UserError, did_you_mean, printable
 
@@ -114,7 +115,9 @@ def column_values(table: Any, name: str, where: str) -> Any:
 
     Images keep their dtype; uint8 arrays of three dimensions or four are images too.
     """
-    inputs, feature = column(table, name), table.features[name]
+    feature = table.features[name]
+    are_images = type(feature).__name__ == "Image"
+    inputs = _pixels(table, name) if are_images else column(table, name)
     if inputs.dtype.kind not in "biuf":
         what = type(inputs.flat[0]).__name__ if inputs.size else "nothing"
         raise UserError(
@@ -123,7 +126,7 @@ def column_values(table: Any, name: str, where: str) -> Any:
             "must be numbers of one shape: resize images, or make tokens of texts, padded to one "
             "length",
         )
-    if type(feature).__name__ == "Image":
+    if are_images:
         return inputs[:, None] if inputs.ndim == 3 else inputs.transpose(0, 3, 1, 2)
     if inputs.dtype.kind not in "iu":
         return inputs
@@ -135,6 +138,20 @@ def column_values(table: Any, name: str, where: str) -> Any:
     if images.ndim == 3:
         return images[:, None]
     return images.transpose(0, 3, 1, 2) if has_channels_last(images.shape) else images
+
+
+def _pixels(table: Any, name: str) -> Any:
+    """Return a column's images ``[n, H, W]`` if all are grey, else ``[n, H, W, 3]``, as of files.
+
+    Those of more than 8 bits a channel as they are; objects where no array holds them all.
+    """
+    images = table.with_format(None)[name][:]
+    modes = {getattr(image, "mode", None) for image in images}
+    if modes <= {*GREY, *COLOUR}:
+        images = [image.convert("L" if modes <= {*GREY} else "RGB") for image in images]
+    arrays = [np.asarray(image) for image in images]
+    alike = len({array.shape for array in arrays}) == 1
+    return np.stack(arrays) if alike else np.array([str(modes)], dtype=np.object_)
 
 
 def named_column(name: str | None, key: str, table: Any, where: str) -> str | None:

@@ -95,8 +95,11 @@ def differences(stored: Recipe, given: Recipe) -> dict[str, tuple[object, object
     """The stored and the given value of each ``section.key`` that a run folder stores otherwise."""
     before, after = resolved(stored), resolved(given)
     values = {key: (before.get(key), after.get(key)) for key in sorted(before | after)}
-    # Not by ==: no nan is nan.
-    return {key: (one, other) for key, (one, other) in values.items() if repr(one) != repr(other)}
+    return {
+        key: (one, other)
+        for key, (one, other) in values.items()
+        if one != other and repr(one) != repr(other)  # no nan is equal to nan
+    }
 
 
 def resolved(recipe: Recipe) -> dict[str, object]:

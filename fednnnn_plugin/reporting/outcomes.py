@@ -30,7 +30,7 @@ def outcomes(
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
     values = runs.groupby("run")["value"]
     best = values.min().where(heads["lower_is_better"], values.max())
-    heads = heads.assign(best=best, final=_final_values(runs), tests=values.count())
+    heads = heads.assign(best=best, final=final_values(runs), tests=values.count())
     seconds = runs[SECONDS].sum(axis=1).groupby(runs["run"]).agg(["median", "sum"])
     seconds = seconds[seconds["sum"] > 0.0]  # a custom loop does not measure them
     heads = heads.assign(seconds=seconds["median"], minutes=seconds["sum"] / 60.0)
@@ -111,11 +111,11 @@ def _is_loss(metric: str) -> bool:
     return metric.endswith("loss") and not metric.startswith("neg_")
 
 
-def _final_values(runs: pd.DataFrame) -> pd.Series[float]:
-    """By run, the ``value`` of the last round that was tested; NaN where that is not finite.
+def final_values(runs: pd.DataFrame, column: str = "value") -> pd.Series[float]:
+    """By run, the value of the last round that was tested; NaN where that is not finite.
 
     A round was tested if its record says so, or has a number of a test.
     """
     numbers = runs.columns.intersection(["test_acc", "test_loss", *own_metrics(runs)])
     tested = runs["tested"].fillna(value=False).astype(bool) | runs[numbers].notna().any(axis=1)
-    return runs[tested].drop_duplicates("run", keep="last").set_index("run")["value"]
+    return runs[tested].drop_duplicates("run", keep="last").set_index("run")[column]

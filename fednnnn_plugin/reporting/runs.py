@@ -154,9 +154,10 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
         settings |= dict.fromkeys(settings.keys() & set(PARTITION))
         settings["partition_method"] = OWN_SPLIT
     validation = sections.get("validation_args", {})
-    is_dealt = settings.get("partition_method") not in (None, OWN_SPLIT, "natural")
-    if is_dealt and validation.get("per_client"):  # no client trains on what it is tested on
-        settings["holdout"] = _scalar(validation.get("holdout")) or CLIENT_HOLDOUT
+    if validation.get("per_client"):  # no client trains on what it is tested on
+        is_dealt = settings.get("partition_method") not in (None, OWN_SPLIT, "natural")
+        usual = CLIENT_HOLDOUT if is_dealt else None  # others may have tests of their own
+        settings["holdout"] = _scalar(validation.get("holdout")) or usual
     # A summary may be of a shorter run, which was extended since.
     planned, method = settings.get("comm_round"), settings.get("federated_optimizer")
     is_planned_longer = isinstance(planned, int | float) and planned > last

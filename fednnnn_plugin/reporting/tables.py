@@ -15,6 +15,7 @@ from fednnnn_plugin.reporting.outcomes import (
     SHARES,
     WORST_10,
     averaged,
+    final_values,
     outcomes,
     reaching,
 )
@@ -201,8 +202,8 @@ def _further(runs: pd.DataFrame, numbers: pd.DataFrame) -> Iterator[tuple[str, s
 
 def _last_values(runs: pd.DataFrame, column: str, numbers: pd.DataFrame) -> pd.DataFrame:
     """Of each line the mean, deviation and number of its runs' last values."""
-    last = runs.dropna(subset=[column]).drop_duplicates("run", keep="last")
-    found = last.groupby(LINE)[column].agg(["mean", "std", "count"])
+    last = runs.drop_duplicates("run").set_index("run").assign(last=final_values(runs, column))
+    found = last.groupby(LINE)["last"].agg(["mean", "std", "count"])
     found = found.reindex(pd.MultiIndex.from_frame(numbers[LINE]))
     return found.fillna({"count": 0})
 

@@ -89,9 +89,9 @@ def tune(
         metric: ``"best_accuracy"``, ``"final_accuracy"``, ``"final_loss"``, or ``"best_metric"`` or
             ``"final_metric"`` of the recipe's first metric, or ``"worst_10"``, the accuracy of the
             worst tenth of the clients after the last round, of a recipe with
-            ``validation_args.per_client``. By default ``"best_metric"`` if the
-            recipe names metrics, ``"final_loss"`` with the loss ``mse`` or ``bce_with_logits``,
-            else ``"best_accuracy"``.
+            ``validation_args.per_client``. By default ``"best_metric"`` if the recipe names
+            metrics, ``"final_loss"`` with the loss ``mse`` or ``bce_with_logits`` and where labels
+            are numbers, else ``"best_accuracy"``.
         seeds: run each trial with each of these, and judge it by the mean; by default the
             recipe's seed alone.
         paper: follow the paper's procedure, or search all keys of the grid jointly. By default it

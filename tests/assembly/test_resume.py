@@ -82,6 +82,35 @@ def test_run_begun_on_two_workers_and_resumed_has_the_bits_of_one(
     assert content(Path("whole")) == content(Path("parts"))
 
 
+def test_equal_settings_are_the_same_in_any_order(start: Start) -> None:
+    steps = {"name": "step", "every": 3, "factor": 0.5}
+    start("run", comm_round=1, learning_rate_schedule=steps)
+    turned = dict(reversed(steps.items()))
+    run = start("run", comm_round=2, learning_rate_schedule=turned, resume=True)
+    assert run.summary.rounds == 2
+
+
+def test_round_on_record_is_told_where_its_checkpoint_is_cut(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: a run that goes on begins after it."""
+    save, told, cut = run_writer.save_checkpoint, list[int](), [2]
+
+    def interrupted(folder: Path, server: Any, number: int) -> None:
+        if number in cut:
+            cut.remove(number)
+            raise KeyboardInterrupt
+        save(folder, server, number)
+
+    monkeypatch.setattr(run_writer, "save_checkpoint", interrupted)
+    followers = [follower(round_done=lambda record: told.append(record.round))]
+    given = {"comm_round": 3, "checkpoint_every": 1, "followers": followers}
+    with pytest.raises(KeyboardInterrupt):
+        tiny("run", **given)
+    tiny("run", mode="resume", **given)
+    assert told == [1, 2, 3]
+
+
 def test_resume_without_a_checkpoint_begins_anew(resume: Any, content: Any, whole: Path) -> None:
     """Half-written files are removed, and another device changes nothing."""
     before, done = content(whole), Mock()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ from fednnnn_plugin.data.spec import DataSpec
 from ..tiny import PARTS, TEST, quick_run
 
 datasets = pytest.importorskip("datasets")
+pa = pytest.importorskip("pyarrow")
 
 MINE = DataSpec("mine", Path(), False, "iid", "balanced", 2, 1.0, 1, 4, 0)
 FOUR = {"client_num_in_total": 4, "client_num_per_round": 4, "comm_round": 1}
@@ -66,6 +68,26 @@ def test_pictures_have_their_channels_first(shape: tuple[int, ...]) -> None:
         expected = images[:4, None] if len(shape) == 2 else images[:4].transpose(0, 3, 1, 2)
         assert loaded.train.inputs.tolist() == expected.tolist()
         assert loaded.test.labels.tolist() == [0, 1]
+
+
+def test_pictures_of_any_mode_are_as_those_of_files() -> None:
+    """A palette's pixels are row numbers; grey ones among colours have three channels."""
+    rng = np.random.default_rng(0)
+    plain = [PIL.Image.fromarray(rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)) for _ in range(3)]
+    given = [plain[0].quantize(16), plain[1].convert("RGBA"), plain[2].convert("L")]
+    expected = np.stack([np.asarray(image.convert("RGB")) for image in given])
+    features = datasets.Features({"img": datasets.Image(), "label": datasets.Value("int64")})
+    both = datasets.Dataset.from_dict({"img": given, "label": [0, 1, 1]}, features=features)
+    found = load((both, both)).train.inputs
+    assert found.tolist() == expected.transpose(0, 3, 1, 2).tolist()
+
+
+def test_columns_of_arrow_tables_must_agree() -> None:
+    inputs = pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    with pytest.raises(fp.UserError, match=r"test_inputs: columns .*train_inputs have"):
+        load((inputs, np.arange(2), inputs.select(["b", "a"]), np.arange(2)))
+    own = load((inputs, np.arange(2), inputs, np.arange(2), pa.array(["x", "y"])))
+    assert own.train.inputs.tolist() == [[1, 3], [2, 4]]
 
 
 def test_pictures_of_16_bits_are_neither_images_nor_tokens() -> None:

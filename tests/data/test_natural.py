@@ -139,6 +139,8 @@ def test_clients_with_tests_of_their_own() -> None:
         assert [len(part) for part in whole.client_test_indices] == [2, 2, 3]  # of 4, 3 and 6
     positions = (X, Y, *TEST, [[0, 2], [1, 3, 4], [5, 6, 7]])
     assert held(load(positions, num_clients=2, min_samples=3))[0] == [[1, 3, 4], [5, 6, 7]]
+    nobodys = (*positions[:4], [[0, 2], [3, 4, 5], [6, 7]])  # without sample 1
+    assert held(load(nobodys, num_clients=1, min_samples=3))[0] == [[3, 4, 5]]
     shared = (*positions[:4], [[0, 1], [1, 2]])
     assert held(load(shared, num_clients=2))[0] == [[0, 1], [1, 2]]
 

@@ -108,7 +108,7 @@ def test_one_machine_checkpoints_at_a_signal(launcher: Launcher, tmp_path: Path)
     _, errors = process.communicate(timeout=WATCHDOG)
     assert process.returncode == 130, errors
     done = (tmp_path / "mine" / "metrics.jsonl").read_text().count("\n")
-    assert [*(tmp_path / "mine" / "checkpoint").glob(f"round-{done:06}-*")]
+    assert [*(tmp_path / "mine" / "checkpoint").glob(f"round-{done:06}.*")]
 
 
 @pytest.mark.parametrize(
@@ -135,18 +135,21 @@ def test_signal_is_passed_on_and_a_second_ends(
     assert process.returncode == 143
 
 
-@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize(("words", "finished"), [((), True), ((), False), (("--overwrite",), True)])
 def test_slurm_requeues_a_run_that_finished_a_round(
-    launcher: Launcher, tmp_path: Path, finished: bool
+    launcher: Launcher, tmp_path: Path, words: tuple[str, ...], finished: bool
 ) -> None:
-    """When it has ended: it has a checkpoint more than it had when the job began."""
+    """When it has ended: it has a checkpoint that was not there when the job began.
+
+    A run that is replaced may have had one of the same round.
+    """
     folder = tmp_path / f"runs/{NAME}-job7/checkpoint"
     folder.mkdir(parents=True)
-    (folder / "round-000009").touch()
+    (folder / f"round-0000{'10' if words else '09'}").touch()
     save = f"sleep 0.3; touch {folder}/round-{'000010' if finished else '000009'}"
     launcher.command("mpirun", f"trap '{save}; exit 1' USR1\necho >on\n{WAIT}")
     launcher.command("scontrol", f'ls {folder}/round-000010 >/dev/null && echo "$@"')
-    process = launcher.start("slurm.sbatch", RECIPE, **JOB)
+    process = launcher.start("slurm.sbatch", RECIPE, *words, **JOB)
     launcher.wait_for("on", process)
     process.send_signal(signal.SIGUSR1)
     output, errors = process.communicate(timeout=WATCHDOG)

@@ -425,6 +425,19 @@ def test_final_value_is_of_the_last_tested_round(make_run, tested, final: str) -
     assert (said in table.notes) == (final == "–")
 
 
+def test_further_final_values_are_of_the_last_test_too(make_run) -> None:
+    """The second metric has none in round 4, which was tested."""
+
+    def change(line: dict) -> None:
+        own = {"first": 1.0} | ({"second": 2.0} if line["round"] < 4 else {})
+        line.update(test_acc=None, tested=True, test_metrics=own)
+
+    folder = make_run("FedNNNN", change=change)
+    (folder / "metric_directions.json").write_text('{"higher_is_better": {"first": true}}')
+    table = table_of(folder)
+    assert (table.rows["final"][0], table.rows["final second"][0]) == ("1.0000 (1)", "–")
+
+
 @pytest.mark.parametrize("name", ["accuracy", "top5 (%)"])
 def test_custom_metric_is_in_its_own_unit(make_run, name: str) -> None:
     """An accuracy in per cent, as of a client of Flower's, is no share, whatever it is called."""
@@ -455,6 +468,16 @@ def test_partitions_of_other_settings_are_other_conditions(make_run, differ) -> 
     runs = arrange(fp.read_runs(folder.parent))
     assert (runs["condition"].nunique(), runs["label"].nunique()) == (2, 1)
     assert list(fp.summary(runs)["seeds"]) == [1, 1]
+
+
+def test_held_out_shares_of_own_splits_are_other_conditions(make_run) -> None:
+    split = json.dumps({"split": {"positions": "1"}, "data": {"tensors": "2"}})
+    for seed, share in enumerate((0.2, 0.8)):
+        folder = make_run("FedNNNN", seed=seed)
+        (folder / "fingerprint.json").write_text(split)
+        with (folder / "recipe.yaml").open("a") as recipe:
+            recipe.write(f"validation_args: {{per_client: true, holdout: {share}}}\n")
+    assert fp.summary(fp.read_runs(folder.parent))["seeds"].tolist() == [1, 1]
 
 
 def test_training_without_the_clients_test_parts_is_another_condition(make_run) -> None:

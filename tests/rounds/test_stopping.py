@@ -12,6 +12,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.quantities import Spread
+from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.stopping import RoundTest, Stop, StopWatch
 
 from ..tiny import Content, Drawing, Tiny, follower
@@ -146,8 +147,12 @@ def test_target_that_no_accuracy_reaches_is_refused(
     data = replace(data, client_test_indices=(torch.arange(5),) * data.num_clients)
     stop = {"target": target} | ({"metric": metric} if metric else {})
     by_name = {"metrics": ["accuracy"]} if metric == "accuracy" else {}
-    with pytest.raises(fp.UserError, match=f"^{KEY}: target: {target}: .* at most 1$"):
-        tiny(data=data, per_client=True, stop=stop, **by_name)
+    batches = ((data.test_images.float(), data.test_labels),)
+    own = dict.fromkeys(range(data.num_clients), batches)
+    loaders = LoaderData(own, dict.fromkeys(own, 5), batches, 10, own)
+    for given in (data, loaders):
+        with pytest.raises(fp.UserError, match=f"^{KEY}: target: {target}: .* name metric: loss$"):
+            tiny(data=given, per_client=True, stop=stop, **by_name)
 
 
 def test_target_above_1_is_one_of_other_values(tiny: Tiny, data: FederatedData) -> None:
