@@ -44,6 +44,7 @@ def test_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
             "power_law/fedprox-exponent1.059-seed0",
             "With 1.1 (exponent 1.059, seed 0, the same command) it has {:.1f} ",
         ),
+        ("iid_100/fedavg-ub-seed0", "FedAvg's best of 100 rounds is {:.2f} %, in round 97"),
         ("mnist_iid_b_fedavg-seed0/metrics", "FedAvg's best is {:.2f} %, in round 90"),
         ("mnist_iid_b_fednnnn-seed0/metrics", "FedNNNN's best is {:.2f} %, in round 28"),
         ("mnist_iid_b_normnorm-seed0/metrics", "Norm-Norm's best is {:.2f} %, in round 91"),

@@ -32,6 +32,7 @@ from fednnnn_plugin.followers.progress import SHOWN
 from fednnnn_plugin.processes.devices import tensors_made_on_cpu
 from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.processes.ranks import Ranks, agreed
+from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.reading import read_mapping, write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.rounds.evaluation import higher_is_better
@@ -181,16 +182,26 @@ def _simulate(
             assert record is not None
             try:
                 writer.keep(record, results, train_state)
-            finally:
-                if writer.train_state is train_state:  # on record, also where a checkpoint is cut
-                    watch.look(record)
-                    _log.info("round %d: %s", record.round, figures(record))
-                    for follower in federation.followers:
-                        follower.round_done(record)
+            except BaseException:
+                if writer.train_state is train_state:  # on record, though its checkpoint was cut
+                    try:
+                        _tell(federation, watch, record)
+                    except Exception:
+                        _log.exception("round %d: a follower failed", record.round)
+                raise
+            _tell(federation, watch, record)
             stop.look(vars(record))
     if stop.reason:
         _log.info("stopped at %d: %s", writer.train_state.round, stop.reason, extra=SHOWN)
     return stop.reason
+
+
+def _tell(federation: Federation, watch: RoundWatch, record: RoundRecord) -> None:
+    """Warn of what is unusual in a round on record, log it, and tell the followers."""
+    watch.look(record)
+    _log.info("round %d: %s", record.round, figures(record))
+    for follower in federation.followers:
+        follower.round_done(record)
 
 
 def _goes_on(federation: Federation, done: int, *, stopped: str | None = None) -> bool:

@@ -106,8 +106,10 @@ def are_owners(value: Any) -> bool:
         return True
     if isinstance(value, tuple | list):
         return bool(value) and isinstance(value[0], str | int | np.integer)
-    dimensions = getattr(value, "ndim", None)  # which Arrow's arrays do not have
-    return is_array(value) and (np.ndim(value) if dimensions is None else dimensions) == 1
+    if not is_array(value):
+        return False
+    array = _as_array(value)
+    return array.ndim == 1 and not any(isinstance(each, np.ndarray) for each in array[:1])
 
 
 def divide_by_owner(parts: Parts, owners: Owners, spec: DataSpec) -> tuple[Parts, Split]:

@@ -143,15 +143,16 @@ def column_values(table: Any, name: str, where: str) -> Any:
 def _pixels(table: Any, name: str) -> Any:
     """Return a column's images ``[n, H, W]`` if all are grey, else ``[n, H, W, 3]``, as of files.
 
-    Those of more than 8 bits a channel as they are; objects where no array holds them all.
+    Those of a mode that the feature names, or of more than 8 bits, as they are; objects where no
+    array holds them all.
     """
     images = table.with_format(None)[name][:]
     modes = {getattr(image, "mode", None) for image in images}
-    if modes <= {*GREY, *COLOUR}:
+    if table.features[name].mode is None and modes <= {*GREY, *COLOUR}:
         images = [image.convert("L" if modes <= {*GREY} else "RGB") for image in images]
     arrays = [np.asarray(image) for image in images]
-    alike = len({array.shape for array in arrays}) == 1
-    return np.stack(arrays) if alike else np.array([str(modes)], dtype=np.object_)
+    alike = len({(array.dtype, array.shape) for array in arrays}) == 1
+    return np.stack(arrays) if alike else np.fromiter(arrays, np.object_, len(arrays))
 
 
 def named_column(name: str | None, key: str, table: Any, where: str) -> str | None:

@@ -156,8 +156,9 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
     validation = sections.get("validation_args", {})
     if validation.get("per_client"):  # no client trains on what it is tested on
         is_dealt = settings.get("partition_method") not in (None, OWN_SPLIT, "natural")
-        usual = CLIENT_HOLDOUT if is_dealt else None  # others may have tests of their own
-        settings["holdout"] = _scalar(validation.get("holdout")) or usual
+        holdout = _scalar(validation.get("holdout")) or CLIENT_HOLDOUT
+        # Others may have tests of their own: of them only an unusual share is a condition.
+        settings["holdout"] = holdout if is_dealt or holdout != CLIENT_HOLDOUT else None
     # A summary may be of a shorter run, which was extended since.
     planned, method = settings.get("comm_round"), settings.get("federated_optimizer")
     is_planned_longer = isinstance(planned, int | float) and planned > last

@@ -103,7 +103,13 @@ def test_round_on_record_is_told_where_its_checkpoint_is_cut(
         save(folder, server, number)
 
     monkeypatch.setattr(run_writer, "save_checkpoint", interrupted)
-    followers = [follower(round_done=lambda record: told.append(record.round))]
+
+    def tell(record: RoundRecord) -> None:
+        told.append(record.round)
+        if record.round == 2:
+            raise ValueError("which does not hide the interrupt")
+
+    followers = [follower(round_done=tell)]
     given = {"comm_round": 3, "checkpoint_every": 1, "followers": followers}
     with pytest.raises(KeyboardInterrupt):
         tiny("run", **given)

@@ -13,6 +13,7 @@ from torch import nn
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.images import Parts
+from fednnnn_plugin.data.natural import are_owners
 from fednnnn_plugin.data.own_data import bring_data, load_own_data
 from fednnnn_plugin.data.own_forms import clients_of
 from fednnnn_plugin.data.spec import DataSpec
@@ -82,12 +83,29 @@ def test_pictures_of_any_mode_are_as_those_of_files() -> None:
     assert found.tolist() == expected.transpose(0, 3, 1, 2).tolist()
 
 
+def test_pictures_keep_a_mode_that_is_named() -> None:
+    images = [PIL.Image.new(mode, (4, 4)) for mode in ("RGBA", "L", "F")]
+    images.append(PIL.Image.new("L", (3, 3)))
+
+    def of(*chosen: int, mode: str | None = None) -> Any:
+        features = {"img": datasets.Image(mode=mode), "label": datasets.Value("int64")}
+        values = {"img": [images[k] for k in chosen], "label": [0, 1]}
+        return datasets.Dataset.from_dict(values, features=datasets.Features(features))
+
+    named = of(0, 0, mode="RGBA")
+    assert load((named, named)).train.inputs.shape == (2, 4, 4, 4)
+    for uneven in (of(1, 2), of(1, 3)):  # of 32 bits, and of another size
+        with pytest.raises(fp.UserError, match="column img: ndarray of several sizes"):
+            load((uneven, uneven))
+
+
 def test_columns_of_arrow_tables_must_agree() -> None:
     inputs = pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0]})
     with pytest.raises(fp.UserError, match=r"test_inputs: columns .*train_inputs have"):
         load((inputs, np.arange(2), inputs.select(["b", "a"]), np.arange(2)))
     own = load((inputs, np.arange(2), inputs, np.arange(2), pa.array(["x", "y"])))
     assert own.train.inputs.tolist() == [[1, 3], [2, 4]]
+    assert not are_owners(pa.array([[0, 1], [2]]))  # positions
 
 
 def test_pictures_of_16_bits_are_neither_images_nor_tokens() -> None:

@@ -472,12 +472,12 @@ def test_partitions_of_other_settings_are_other_conditions(make_run, differ) -> 
 
 def test_held_out_shares_of_own_splits_are_other_conditions(make_run) -> None:
     split = json.dumps({"split": {"positions": "1"}, "data": {"tensors": "2"}})
-    for seed, share in enumerate((0.2, 0.8)):
+    for seed, share in enumerate((0.2, 0.8, "null")):  # 0.2 by default
         folder = make_run("FedNNNN", seed=seed)
         (folder / "fingerprint.json").write_text(split)
         with (folder / "recipe.yaml").open("a") as recipe:
             recipe.write(f"validation_args: {{per_client: true, holdout: {share}}}\n")
-    assert fp.summary(fp.read_runs(folder.parent))["seeds"].tolist() == [1, 1]
+    assert sorted(fp.summary(fp.read_runs(folder.parent))["seeds"]) == [1, 2]
 
 
 def test_training_without_the_clients_test_parts_is_another_condition(make_run) -> None:
