@@ -112,12 +112,11 @@ def start(own_code: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def content() -> Callable[[Path], tuple[object, ...]]:
-    """Read a run's model, its newest checkpoint's name, a digest, its records but for times, and
-    its tables.
-    """
+    """Read a run's model, its newest checkpoint, its records but for times, and its tables."""
 
     def read(folder: Path) -> tuple[object, ...]:
-        newest = max(path.name for path in (folder / "checkpoint").iterdir())
+        path = max((folder / "checkpoint").iterdir())
+        newest = path.name, path.read_bytes()
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         records = [json.loads(line) | {"seconds": None} for line in lines]
         tables = {path.name: path.read_bytes() for path in folder.glob("*.csv")}

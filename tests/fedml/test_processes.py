@@ -122,7 +122,7 @@ def test_signal_leaves_a_checkpoint(number, status, scripts, tmp_path) -> None:
     ended = process.wait()
     assert ended.status == status, ended.stderr
     done = len(lines(folder))
-    assert max((folder / "checkpoint").iterdir()).name.startswith(f"round-{done:06d}-")
+    assert max((folder / "checkpoint").iterdir()).name.startswith(f"round-{done:06d}.")
     if number == signal.SIGTERM:
         assert ended.stderr.splitlines()[-1].startswith("terminated; ")
         assert "Traceback" not in ended.stderr

@@ -145,7 +145,7 @@ def test_rounds_of_method(start: Start, name: str, batching: Any) -> None:
     newest = load_file(max(Path("run/checkpoint").iterdir()))
     for sent in newest.keys() & {"..sent.c", "..sent.m"}:
         torch.testing.assert_close(newest[sent], expected.c, rtol=1e-9, atol=1e-12)
-    places = {client: number for client, number, _ in newest.get("..kept", torch.empty(0)).tolist()}
+    places = dict(newest.get("..kept", torch.empty(0, 2)).tolist())
     if places:  # of those that were drawn, and no others
         assert places.keys() == expected.of_clients.keys()
     for client, number in places.items():

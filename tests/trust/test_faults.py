@@ -27,8 +27,8 @@ def lines(folder: Path) -> list[bytes]:
 
 def kept_rounds(folder: Path) -> list[int]:
     """The rounds of the checkpoints, the newest first."""
-    names = [path.name for path in (folder / "checkpoint").glob("round-*.safetensors")]
-    return sorted((int(name.split("-")[1]) for name in names), reverse=True)
+    there = (folder / "checkpoint").glob("round-*.safetensors")
+    return sorted((int(path.stem.split("-")[1]) for path in there), reverse=True)
 
 
 def contents(folder: Path) -> frozenset[tuple[Path, bytes]]:
