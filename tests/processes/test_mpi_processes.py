@@ -461,7 +461,7 @@ def test_killed_rank_costs_no_bits(own_code: Path, content: Any) -> None:
         os.kill(rank_process(process.pid, 1), signal.SIGKILL)
         process.communicate(timeout=WATCHDOG)
     assert process.returncode != 0
-    done = max(int(path.name.split("-")[1]) for path in Path("parts", "checkpoint").iterdir())
+    done = max(int(path.stem.split("-")[1]) for path in Path("parts", "checkpoint").iterdir())
     own["comm_round"] = done + 2
     alone(*run_words("parts", "--resume", **own))
     alone(*run_words("whole", **own))
