@@ -56,7 +56,7 @@ class ServerRecords:
         self._integrated = 0.0
         self._last: RoundRecord | None = None
         self._marks = [time.monotonic()] * 3
-        self._settings = settings
+        self._begun_with, self._settings = done, settings
         if self._file is None:
             return
         home = self._file.path.parent
@@ -92,8 +92,9 @@ class ServerRecords:
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._last = replace(record, time=now)
         if self._file is not None:
-            recipe = RunFolder(self._file.path.parent).recipe  # that of a round with the settings
-            write_atomically(recipe, write_yaml(self._settings).encode())
+            if number == self._begun_with + 1:  # no round has the settings before
+                recipe = RunFolder(self._file.path.parent).recipe
+                write_atomically(recipe, write_yaml(self._settings).encode())
             self._file.append(self._last)
             self._file.sync()
         self._marks[0] = ended
