@@ -79,10 +79,7 @@ class Reach:
         if not left:
             return []
         named = printable(some_of(left, 3))
-        return [
-            f"{self._where}: {named}: requires a gradient and gets none in the first step: "
-            "stays as it is in such steps"
-        ]
+        return [f"{self._where}: {named}: requires a gradient and gets none in the first step"]
 
     def check_original(self, begin: Tensor, source: str) -> None:
         """Refuse a pass that reaches the original."""

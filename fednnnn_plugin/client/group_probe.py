@@ -62,8 +62,8 @@ def why_not_together(
     if alike:
         return ""
     return (
-        "a step of two clients together is not what each makes alone: a layer mixes channels, or "
-        "draws, in a way that is not known"
+        "a step of two clients together is not what each makes alone: a layer mixes channels or "
+        "draws in a way that is not known, or a parameter gets no gradient and decays"
     )
 
 

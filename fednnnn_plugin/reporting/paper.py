@@ -29,16 +29,19 @@ SETTINGS = {
 }
 
 
-def unlike_paper(head: Mapping[str, Any], rounds: int, untested: int) -> str:
+def unlike_paper(
+    place: tuple[str, str, str], head: Mapping[str, Any], rounds: int, untested: int
+) -> str:
     """The settings of a run that are not the paper's, whose values stand in brackets.
 
-    A key that is not on record, or null, counts as the paper's.
+    ``place`` is the data set, the partition and the method, of :data:`PAPER`. A key that is not on
+    record, or null, counts as the paper's.
     """
-    given = _TABLE.loc[(head["dataset"], head["partition"], head["method"])].dropna()
-    wanted, said = SETTINGS[head["dataset"]] | given.to_dict(), []
+    dataset, partition, _ = place
+    wanted, said = SETTINGS[dataset] | _TABLE.loc[place].dropna().to_dict(), []
     for key, paper in wanted.items():
         ours = paper if pd.isna(head.get(key)) else head[key]
-        if ours != paper and _ONLY_OF.get(key, "") in head["partition"]:
+        if ours != paper and _ONLY_OF.get(key, "") in partition:
             said.append(f"{key} {value_text(ours)} ({value_text(paper)})")
     if rounds < wanted["comm_round"] and head.get("comm_round") == wanted["comm_round"]:
         said.append(f"{rounds} rounds ({wanted['comm_round']})")

@@ -138,6 +138,11 @@ class Study:
             return None
         return self.trials.loc[values.idxmin() if self.plan.lowest else values.idxmax()]
 
+    def equally_good(self, step: Step) -> int:
+        """How many finished trials of a step have the best value."""
+        best = self.best(step)
+        return 0 if best is None else int((self.of(step)["value"] == best["value"]).sum())
+
     def chosen(self, step: Step) -> dict[str, float]:
         """The values of a step's best trial, by key; empty where none finished."""
         best = self.best(step)

@@ -20,7 +20,13 @@ from fednnnn_plugin.reporting.outcomes import (
     reaching,
 )
 from fednnnn_plugin.reporting.paper import PAPER, unlike_paper
-from fednnnn_plugin.reporting.runs import IDENTITY, PARTITION, own_metrics, setting_columns
+from fednnnn_plugin.reporting.runs import (
+    IDENTITY,
+    PARTITION,
+    method_name,
+    own_metrics,
+    setting_columns,
+)
 from fednnnn_plugin.reporting.typeset import Table, fixed
 
 # Worst results by client and by class, which a table has beside what judges its lines.
@@ -167,14 +173,21 @@ def _mean_cells(found: pd.DataFrame, columns: Iterable[str]) -> list[str]:
 
 def _beside_paper(numbers: pd.DataFrame, heads: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The numbers of lines with the ``paper``'s accuracy, and what is ``unlike_paper``."""
-    places = [(head.get("dataset"), head["partition"], head["method"]) for head in heads]
+    places = [(head.get("dataset"), head["partition"], _method_of(head)) for head in heads]
     paper = pd.Series([PAPER.get(place, math.nan) for place in places])
     unlike = [
-        unlike_paper(head, line.rounds, line.untested) if place in PAPER else ""
+        unlike_paper(place, head, line.rounds, line.untested) if place in PAPER else ""
         for head, line, place in zip(heads, numbers.itertuples(), places, strict=True)
     ]
     of_accuracy = numbers["column"] == "test_acc"
     return numbers.assign(paper=paper.where(of_accuracy), unlike_paper=unlike)
+
+
+def _method_of(head: Mapping[str, Any]) -> str | None:
+    """A line's method, whatever its label is; None of several."""
+    if pd.isna(head["method"]):
+        return None
+    return method_name(str(head.get("federated_optimizer")), head.get("client_method"))
 
 
 def _rounds(numbers: pd.DataFrame, heads: Sequence[Mapping[str, Any]]) -> list[str]:

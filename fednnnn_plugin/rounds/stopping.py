@@ -30,9 +30,9 @@ class Stop:
     """Ends a run after the round r of which a test gave the value v_r.
 
     - ``target``: v_r is at least the target, or at most, where lower is better.
-    - ``patience`` p: r ≥ b + p, where b is the last tested round that was better than the best
-      before it by more than ``min_delta``; the first that has a value is, and until then the
-      first tested round.
+    - ``patience`` p: r ≥ b + p, where b is the last tested round that was better by more than
+      ``min_delta`` than the last such round before it; the first that has a value is one, and until
+      then b is the first tested round.
 
     A tested round without a finite value is no better. ``metric`` is one of the recipe's, or
     ``accuracy``, ``loss`` or ``worst_10`` of the clients; None is the accuracy where there is one,
@@ -80,7 +80,9 @@ class Stop:
         if self.patience is not None and last.round >= since + self.patience:
             if best is None:
                 return f"{name} has had no value since round {since}"
-            return f"{name} has not been better than {best:.4g} for {last.round - since} rounds"
+            more = f" by more than {self.min_delta:g}" if self.min_delta else ""
+            rounds = last.round - since
+            return f"{name} has not been better than {best:.4g}{more} for {rounds} rounds"
         return None
 
 

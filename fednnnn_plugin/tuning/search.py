@@ -94,6 +94,8 @@ class Search:
                     f"{self._folder.path}: {step.name}: no trial finished: {reason}; remove "
                     f"trials/{step.name} and resume, to run them again"
                 )
+            if (equal := study.equally_good(step)) > 1:
+                self._say(f"{step.name}: {equal} trials are equally good: the first is chosen")
             chosen |= best
         return study
 

@@ -180,8 +180,11 @@ def _provenance(study: Study, step: Step) -> list[str]:
     grid = "; ".join(f"{key} in {values}" for key, values in grids.items())
     best = study.best(step)
     assert best is not None
+    equal = study.equally_good(step)
+    among = f", the first of {equal} that are equally good" if equal > 1 else ""
     return [
         f"{step.name}: {step.method}, {step.rounds} rounds: {grid}",
         f"  {study.counts([step])}",
-        f"  best: {shown_values(study.chosen(step))}: {study.plan.metric} {best['value']:.4f}",
+        f"  best: {shown_values(study.chosen(step))}: {study.plan.metric} {best['value']:.4f}"
+        f"{among}",
     ]

@@ -81,9 +81,9 @@ def test_conditions_have_the_papers_names(make_run) -> None:
 
 
 def test_run_unlike_the_papers_is_marked() -> None:
-    settings = {"dataset": "mnist", "partition": "non-IID, B", "method": "FedNNNN"}
-    settings |= {"comm_round": 100}
-    uneven = {"partition": "non-IID, UB", "power_law_exponent": 0.1, "min_samples": 300}
+    settings = {"dataset": "mnist", "comm_round": 100}
+    balanced, power_law = (("mnist", f"non-IID, {sizes}", "FedNNNN") for sizes in ("B", "UB"))
+    uneven = {"power_law_exponent": 0.1, "min_samples": 300}
     for changed, said in (
         ({"model": "resnet18", "beta": 0.8}, "model resnet18 (nnnn_mnist), beta 0.8 (0.7)"),
         ({"max_client_norm": 3.0}, "max_client_norm 3 (–)"),
@@ -96,9 +96,25 @@ def test_run_unlike_the_papers_is_marked() -> None:
         ({"loss": "cross_entropy", "client_sampling": "uniform", "learning_rate_decay": 1.0}, ""),
         (dict.fromkeys(("loss", "client_sampling", "learning_rate_decay")), ""),  # others have them
         (uneven, "power_law_exponent 0.1 (1), min_samples 300 (10)"),
-        (uneven | {"partition": "non-IID, B"}, ""),  # which balanced clients do not have
     ):
-        assert unlike_paper(settings | changed, 100, 0) == said
+        assert unlike_paper(power_law, settings | changed, 100, 0) == said
+    # Balanced clients have no such settings.
+    assert unlike_paper(balanced, settings | uneven, 100, 0) == ""
+
+
+def test_papers_accuracy_goes_by_the_method_not_by_the_label(make_run) -> None:
+    """Also where the label is another method's name; a client method makes another one."""
+    for method, label, more in (
+        ("FedNNNN", "ours", {}),
+        ("NormNorm", "FedProx", {}),
+        ("PaperFedAvg", "Momentum", {"client_method": "fedsam"}),
+    ):
+        folder = make_run(method, dataset="mnist", comm_round=100, **more)
+        with (folder / "recipe.yaml").open("a") as file:
+            file.write(f"tracking_args: {{label: {label}}}\n")
+    numbers = table_of(folder.parent).numbers.set_index("label")
+    paper = {"ours": 99.1, "FedProx": 99.0, "Momentum": math.nan}
+    assert numbers["paper"].to_dict() == pytest.approx(paper, nan_ok=True)
 
 
 def test_run_unlike_the_papers_is_marked_in_tables(make_run) -> None:

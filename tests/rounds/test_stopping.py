@@ -50,6 +50,12 @@ def test_round_that_ends_a_run(stop: Stop, values: list[float | None], ends: int
     assert [bool(reason) for reason in reasons].index(True) == ends if ends else not any(reasons)
 
 
+def test_reason_says_by_how_much_a_round_had_to_be_better() -> None:
+    tests = [RoundTest(r, {"accuracy": v}) for r, v in enumerate((0.4, 0.45, 0.49), start=1)]
+    said = "accuracy has not been better than 0.4 by more than 0.1 for 2 rounds"
+    assert Stop(patience=2, min_delta=0.1).reason(tests) == said
+
+
 def test_rounds_count_where_not_all_are_tested() -> None:
     """Patience is in rounds: tested in 1, 4, 7, …, none of them better than the first."""
     watch = StopWatch(Stop(patience=5), [])

@@ -329,7 +329,9 @@ def test_step_is_searched_anew_where_the_one_before_chooses_otherwise(searches: 
     searches.said.clear()
     searches.search(outcome)
     assert searches.ran == ["learning_rate=0.1", "beta=0.5", "beta=0.7"]
-    assert [line.split()[0] for line in searches.said] == ["[4/4]", "[3/4]", "[4/4]"]
+    *trials, last = searches.said
+    assert [line.split()[0] for line in trials] == ["[4/4]", "[3/4]", "[4/4]"]
+    assert last == "FedNNNN: 2 trials are equally good: the first is chosen"
     searches.search(outcome)
     assert len(searches.ran) == 3
     fails.append(True)  # and once more, where the folders have the other choice's runs
