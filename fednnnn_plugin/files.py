@@ -32,6 +32,12 @@ def checked_path(what: object, given: object) -> Path:
     return user_path(given)
 
 
+def is_writable(path: Path) -> bool:
+    """Tell whether a file or a folder could be made in the nearest folder above that is there."""
+    nearest = next(above for above in path.absolute().parents if os.path.lexists(above))
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+
+
 @contextmanager
 def errors_named(path: Path) -> Iterator[None]:
     """Name the file in errors of writing to it; the kernel reports a full disk without a name."""

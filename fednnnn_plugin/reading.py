@@ -49,6 +49,16 @@ def read_yaml(text: str, where: str = "") -> object:
     return _read(text, where, _Loader)
 
 
+def read_value(text: str) -> object:
+    """Read the YAML of one value, in which no comment is meant."""
+    value, node = read_yaml(text), yaml.compose(text, _Loader)
+    after = text[node.end_mark.index if node else 0 :].strip()
+    if after.startswith("#"):
+        quoted = f"in quotes, as in KEY='\"a {printable(after)}\"'"
+        raise UserError("", f"{printable(after)}: a comment in YAML", f"write the value {quoted}")
+    return value
+
+
 def _read(text: str, where: str, loader: type[yaml.SafeLoader]) -> object:
     try:
         return yaml.load(text, Loader=loader)

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -249,8 +248,7 @@ def recipe_followers(recipe: Recipe, mlops: Callable[[], Follower] | None = None
             followers.append(mlops())
         else:
             _log.warning(
-                "common_args.using_mlops: true: only `fedml run` reports to FedML, which installs "
-                "on Python 3.10 and 3.11; this is Python %s",
-                platform.python_version(),
+                "common_args.using_mlops: true: only `fedml run` reports to FedML's service, as "
+                "which `fednnnn run` goes on where FedML is installed"
             )
     return followers

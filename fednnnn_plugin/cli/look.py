@@ -7,7 +7,7 @@ import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.files import is_writable, write_atomically
 from fednnnn_plugin.processes.endings import say
 
 
@@ -85,6 +85,8 @@ def partition_command(
             raise UserError(option, f"{path} must end in {', '.join(allowed)}")
         if path and path.is_dir():
             raise UserError(option, f"{path}: is a folder", "must be a file")
+        if path and not is_writable(path):
+            raise UserError(option, f"{path}: cannot be written to")
         if path and path.exists() and not overwrite:
             raise UserError(option, f"{path}: it is there already", "replace it with --overwrite")
     from fednnnn_plugin.data.federated import load_federated

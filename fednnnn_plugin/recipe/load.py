@@ -7,7 +7,7 @@ from typing import Any
 
 from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.errors import OVERRIDES, UserError, UserErrors, printable
-from fednnnn_plugin.reading import read_mapping, read_yaml, write_yaml
+from fednnnn_plugin.reading import read_mapping, read_value, write_yaml
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys, own_keys
 from fednnnn_plugin.recipe.validation import build, check_sections, known_keys, unknown_section
@@ -158,7 +158,7 @@ def _override(sections: dict[str, dict[str, Any]], overrides: Sequence[str]) -> 
         target, equals, text = override.partition("=")
         try:
             section, key = _target(target.strip() if equals else "")
-            value = read_yaml(text)
+            value = read_value(text)
         except UserError as error:
             problems.append(error.at(f"{OVERRIDES} {printable(override)}"))
             continue

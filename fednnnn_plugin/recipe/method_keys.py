@@ -43,7 +43,7 @@ def find_client_method(name: object, rule: Rule | None, caller: Caller) -> type[
         return method
     if of_rule and of_rule != name:
         given = f"{shown(name)}: {rule.name}'s is {of_rule}"
-        raise UserError(CLIENT_METHOD, given, "leave it out, or at that")
+        raise UserError(CLIENT_METHOD, given, "leave it out, or give that one")
     for key in sorted(method.keys.keys() & rule.keys.keys()):
         its = f"{name}: its key {key}"
         if of_rule is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from fednnnn_plugin.errors import OVERWRITE, UserError, printable
-from fednnnn_plugin.files import errors_named
+from fednnnn_plugin.files import errors_named, is_writable
 from fednnnn_plugin.reporting.arguments import OUT
 
 Files = dict[str, bytes]  # by their place in the report's folder
@@ -29,6 +29,8 @@ def check_free(out: Path, *, overwrite: bool) -> None:
     where = printable(out)
     if out.exists() and not out.is_dir():
         raise UserError(OUT, f"{where}: is no folder")
+    if not is_writable(out / PAGE):
+        raise UserError(OUT, f"{where}: cannot be written to")
     there = [name for name in _PARTS if os.path.lexists(out / name)]
     if there and not (overwrite and _is_report(out)):
         remedy = f"name another folder; only a report is replaced, with {OVERWRITE}"

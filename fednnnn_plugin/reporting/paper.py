@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def unlike_paper(
-    place: tuple[str, str, str], head: Mapping[str, Any], rounds: int, untested: int
+    place: tuple[Any, Any, Any], head: Mapping[str, Any], rounds: int, untested: int
 ) -> str:
     """The settings of a run that are not the paper's, whose values stand in brackets.
 

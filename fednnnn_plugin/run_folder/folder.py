@@ -12,7 +12,7 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from fednnnn_plugin.errors import OUTPUT, OVERWRITE, RESUME, RunError, UserError
-from fednnnn_plugin.files import TEMPORARY
+from fednnnn_plugin.files import TEMPORARY, is_writable
 from fednnnn_plugin.processes.endings import raise_lost_stop, resumable
 from fednnnn_plugin.run_folder.client_files import client_files_in
 from fednnnn_plugin.run_folder.line_file import LineFile
@@ -94,8 +94,7 @@ class RunFolder:
 
     def check_free(self) -> None:
         """Refuse a folder that cannot be made or written to, or that is in use; make none."""
-        nearest = next(p for p in (self.path, *self.path.parents) if os.path.lexists(p))
-        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        if not is_writable(self.path / "any"):
             raise UserError(OUTPUT, f"{self.path}: cannot be written to")
         if self._lock.exists():
             with self._writing(), self._acquire():

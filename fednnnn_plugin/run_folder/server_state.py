@@ -1,7 +1,6 @@
 """A server's state in a file: what a federation needs to continue after its process ended."""
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.files import user_path, write_atomically
+from fednnnn_plugin.files import is_writable, user_path, write_atomically
 from fednnnn_plugin.run_folder.tensor_files import packed, read_tensors
 from fednnnn_plugin.server.server import Server, ServerState
 
@@ -43,10 +42,8 @@ def file_to_write(key: str, text: str | Path | None, *, only_check: bool = False
         if path.exists() and not path.is_file():
             raise UserError(where, "is no regular file", "must be one, or not be there")
         if only_check:
-            above = next(folder for folder in path.parents if folder.exists())
-            if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-                kind = "is not writable" if above.is_dir() else "is no folder"
-                raise UserError(where, f"cannot be written: {printable(above)} {kind}")
+            if not is_writable(path):
+                raise UserError(where, "cannot be written to")
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
         # Of the length of the temporary file's name that the file is written under.

@@ -109,6 +109,8 @@ def test_override_replaces_and_the_last_one_wins(recipe_file: Path) -> None:
     assert (recipe.common_args.random_seed, recipe.tracking_args.run_name) == (3, None)
     assert (data.data_cache_dir, data.dataset) == ("/tmp/a=b", "a.b:c")
     assert "bootstrap: start.sh" in dump_recipe(recipe)
+    named = load_recipe(recipe_file, ['label="a #2"', "data_cache_dir=/tmp/a#b", "run_name='#'"])
+    assert (named.tracking_args.label, named.data_args.data_cache_dir) == ("a #2", "/tmp/a#b")
     hub = load_recipe(recipe_file, ["dataset=hf:a/b", "subset=c", "split=null", "label_column=y"])
     assert hub.data_args.arguments == {"subset": "c", "label_column": "y"}
     plain, resumed = load_recipe(recipe_file), load_recipe(recipe_file, ["resume=true"])
@@ -157,6 +159,8 @@ def test_override_replaces_and_the_last_one_wins(recipe_file: Path) -> None:
         (f"train_args.{'x' * 5000}=1", ""),
         ("train.beta=1", ".*train_args"),
         ("train_args.beta=\x1b[31m", ".*YAML"),
+        ("tracking_args.label=FedNNNN #2", "#2: a comment in YAML: .*quotes"),
+        ("tracking_args.label=#2", "#2: a comment in YAML: "),
         ("", ".*KEY=VALUE"),
     ],
 )

@@ -112,6 +112,12 @@ def test_report_replaces_no_file_of_others(make_run, tmp_path: Path, name: str) 
     assert (out / name).read_text() == "theirs"
 
 
+def test_report_that_cannot_be_written_is_not_drawn(make_run, tmp_path: Path) -> None:
+    run, out = make_run("FedNNNN", change=bare), tmp_path / "file/out"
+    out.parent.touch()
+    assert report(run, "--out", out) == (2, f"--out: {out}: cannot be written to\n")
+
+
 @pytest.mark.slow
 def test_report_is_replaced_with_overwrite_only(make_run, study: Path, tmp_path: Path) -> None:
     run, out = make_run("FedNNNN", change=bare), tmp_path / "runs"

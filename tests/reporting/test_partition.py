@@ -97,7 +97,9 @@ def test_partition_of_counts_or_shares_or_a_recipe() -> None:
     assert set((np.diff(shares[0], axis=0, prepend=0.0) > 0.0).sum(axis=0)) == {2}
 
 
-def test_partition_refuses_what_is_no_counts() -> None:
+def test_partition_refuses_what_is_no_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for wrong in ([[1, -1]], [[1.0, np.nan]], [], [["a"]], [[[1]]]):
         with pytest.raises(fp.UserError, match=r"^counts: must be"):
             fp.figures.partition(wrong)
@@ -108,7 +110,10 @@ def test_partition_refuses_what_is_no_counts() -> None:
     with pytest.raises(fp.UserError, match=r"^data_args.dataset: .* no classes"):
         data.class_counts()
     recipe = "mnist_iid_b_fedavg"
-    for option, name in (("--plot", "p.gif"), ("--csv", "p.svg")):  # is refused before data is read
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    # Refused before data is read.
+    for option, name in (("--plot", "p.gif"), ("--csv", "p.svg"), ("--csv", "file/p.csv")):
         ended = CliRunner().invoke(main, ["partition", recipe, option, name])
         assert (ended.exit_code, ended.output.count("\n")) == (2, 1)
         assert ended.output.startswith(f"{option}: {name}")
