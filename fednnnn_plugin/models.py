@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any
@@ -128,7 +129,8 @@ def _made(
 ) -> object:
     """Call it with the arguments and the number of classes.
 
-    That is ``num_classes``, unless it is among the arguments, or else the first that it requires.
+    That is ``num_classes``, which torchvision's take, unless it is among the arguments, or else the
+    first that it requires.
     """
     signature = inspect.signature(function)
     single = {
@@ -148,6 +150,9 @@ def _made(
     bound.arguments |= given
     bound.apply_defaults()  # those before one that is given by its position
     others = {name: value for name, value in arguments.items() if name not in single}
+    made_by = function.func if isinstance(function, partial) else function
+    if str(getattr(made_by, "__module__", "")).startswith("torchvision.models"):
+        others = {"num_classes": num_classes} | bound.kwargs | others
     return function(*bound.args, **bound.kwargs | others)
 
 

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import random
 import sys
 import sysconfig
 import traceback
@@ -234,6 +235,12 @@ def _mark(value: object, *, inside: bool = True) -> object:
         return id(value), value._version
     if isinstance(value, torch.optim.Optimizer):
         value = value.state
+    if isinstance(value, torch.Generator):
+        value = value.get_state().numpy()
+    elif isinstance(value, np.random.Generator):
+        value = repr(value.bit_generator.state)
+    elif isinstance(value, random.Random):
+        value = repr(value.getstate())
     if isinstance(value, np.ndarray):
         return value.tobytes()
     if inside and isinstance(value, dict | list | tuple):

@@ -10,7 +10,8 @@
 #   --all           the 40 conditions of the paper, non-IID before IID
 #   --table         the paper's table: the 40 with three seeds, and two single clients, the most
 #                   informative parts first; --precision is of CIFAR-10 alone
-#   --jobs N        runs side by side (1); a GPU has room for several, a CPU is full with one
+#   --jobs N        runs side by side (1); a CPU is full with one, a GPU has room for several: with
+#                   less than 20 GB for each also `-- --set train_args.client_batching=25`
 #   --seeds LIST    seeds, by commas (0); the first seed of all recipes comes first
 #   --rounds N      rounds of each run; each recipe's own by default
 #   --precision P   fp32, tf32 or bf16; each recipe's own by default

@@ -1,5 +1,6 @@
 """The paper's networks against its tables, built again here; a user's network."""
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torchvision.models import squeezenet1_1
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model, form_of, is_built_in
@@ -94,6 +96,14 @@ def test_models_of_torchvision_by_name() -> None:
         assert create_model("googlenet", 0).aux1 is None  # else it would return a tuple
     with pytest.raises(UserError, match=r"^model_args.model: .* did you mean resnet\d+"):
         create_model("resnet19", seed=0)
+
+
+def test_function_of_torchvision_takes_the_number_of_classes() -> None:
+    """It has it among its ``**kwargs``."""
+    for given in (squeezenet1_1, partial(squeezenet1_1, weights=None)):
+        with torch.device("meta"):
+            model = create_model("<object>:given", 0, 7, given=given)
+        assert model.classifier[1].out_channels == 7
 
 
 @pytest.mark.parametrize(

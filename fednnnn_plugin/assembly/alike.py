@@ -41,6 +41,7 @@ def check_same_inputs(inputs: Inputs, ranks: Ranks) -> None:
     if ranks.size == 1:
         return
     data, facts = inputs.data, dict[str, object](parts_of(inputs.fingerprint))
+    facts["device (the CPU where no GPU is visible)"] = inputs.device.type
     if inputs.device.type == "cpu":
         instructions = torch.backends.cpu.get_cpu_capability()
         facts["CPU instructions (ATEN_CPU_CAPABILITY limits them)"] = instructions

@@ -146,7 +146,8 @@ def load_model(
     made, digests = recipe_model(recipe, of_data.num_classes, model, form=form)
     whose = f"model: {name}: not the model of the run in {printable(files.path)}"
     dtype = next((each.dtype for each in state.values() if each.is_floating_point()), torch.float32)
-    made = copy.deepcopy(made).train().to("cpu", dtype)  # a state may follow the mode
+    made = copy.deepcopy(made).to("cpu", dtype)
+    made.train()  # a state may follow the mode
     try:
         missing, unexpected = made.load_state_dict(state, strict=False)
     except (RuntimeError, ValueError) as error:

@@ -84,7 +84,9 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
     try:
         with user_code(f"{where}: cannot be copied"):
             # A state may follow the mode, as weights merged for a test: w_0 is of training.
-            return copy.deepcopy(model).train()
+            copied = copy.deepcopy(model)
+            copied.train()
+            return copied
     except UserError as error:
         if computed := _computed_tensor(model):
             raise UserError(
@@ -129,7 +131,8 @@ def takes_any_order(model: nn.Module, images: Tensor) -> bool:
     """Tell whether a model computes the same from images whose channels are the last in memory.
 
     As it is tested it gives the same logits; as it is trained, a gradient. A model that views
-    activations as the rows of a matrix, ``x.view(len(x), -1)``, takes one order only.
+    activations as the rows of a matrix, ``x.view(len(x), -1)``, takes one order only; so may a
+    loss or a metric of outputs that are images.
     """
     if images.ndim != 4 or not images.is_floating_point():
         return False
@@ -148,5 +151,5 @@ def takes_any_order(model: nn.Module, images: Tensor) -> bool:
             same = (usual - last).abs().max() <= _SAME * usual.abs().max()
         model.train()
         torch.autograd.grad(logits(torch.channels_last).sum(), trained, allow_unused=True)
-        return bool(same)
+        return bool(same) and last.is_contiguous()
     return False

@@ -6,9 +6,9 @@ from dataclasses import replace
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.load_model import model_metadata
 from fednnnn_plugin.client.replica import aliases
-from fednnnn_plugin.errors import RESUME, UserError, begin_anew, printable
+from fednnnn_plugin.errors import RESUME, RunError, UserError, begin_anew, printable, reason
 from fednnnn_plugin.files import write_atomically
-from fednnnn_plugin.processes.devices import device_name
+from fednnnn_plugin.processes.devices import device_name, is_lost
 from fednnnn_plugin.processes.endings import stops_held
 from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.recipe import Recipe
@@ -106,11 +106,22 @@ class RunWriter:
             )
 
     def save(self) -> None:
-        """Write the last round's checkpoint and evaluation model, if they are not there."""
+        """Write the last round's checkpoint and evaluation model, if they are not there.
+
+        Raises:
+            RunError: the GPU that has them does not give them any more.
+        """
         try:
-            self._save()
-        finally:
-            self._save()  # again, where an interrupt cut it short
+            try:
+                self._save()
+            finally:
+                self._save()  # again, where an interrupt cut it short
+        except RuntimeError as error:
+            if not is_lost(error):
+                raise
+            last = f"{RESUME} continues after round {self._saved}" if self._saved else "begin anew"
+            why = reason(error).partition(" CUDA kernel errors")[0]
+            raise RunError(f"the GPU computes no more ({why}): {last}") from error
         self._prune()
 
     def end(self, stopped: str | None) -> Summary:

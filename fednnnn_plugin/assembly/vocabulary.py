@@ -67,7 +67,8 @@ def _without_row(model: nn.Module, inputs: Tensor, token: int) -> str:
     # Other errors of the model are found by the trial on real samples.
     seeded = isolated_generators(0, "model check")
     with suppress(UserError), user_code("model"), torch.no_grad(), seeded:
-        model = copy.deepcopy(model).eval()
+        model = copy.deepcopy(model)
+        model.eval()
         for name, module in model.named_modules():
             if isinstance(module, nn.Embedding | nn.EmbeddingBag):
                 module.register_forward_pre_hook(partial(look, name))

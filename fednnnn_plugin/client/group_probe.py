@@ -17,7 +17,9 @@ from fednnnn_plugin.seeds import derive_seed, generators_state, isolated_generat
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.user_code import user_code
 
-_SIZES, _BATCH = (5, 2), 3  # of two clients: a batch is padded, and the first has a step more
+# Of two clients: a batch is padded, and the first has a step more. Batch normalisation of fewer
+# samples, of one element each, divides by next to nothing: it makes much of a rounding.
+_SIZES, _BATCH = (13, 5), 8
 _EPOCHS = 2
 _SAME = 1e-8  # of the longest update: another order of additions makes less in float64
 _SAME_IN_ITS_DTYPE = 1e-5  # of a user's loss, which may round to float32
@@ -34,7 +36,7 @@ def why_not_together(
     """Say why clients of a model cannot train side by side; nothing where they can.
 
     Two clients take a few steps on the CPU in float64, together and one after the other: what
-    comes out must be the same. The first seven of ``images`` ``[n, …]`` and ``labels`` are theirs.
+    comes out must be the same. The first 18 of ``images`` ``[n, …]`` and ``labels`` are theirs.
     A model that draws must draw for each client what it draws for it alone, on the CPU.
     """
     loss, same = sgd.loss, _SAME
@@ -50,7 +52,8 @@ def why_not_together(
         batch_size=_BATCH,
         schedule=None,  # both at one rate: a group would take round 1's
     )
-    model = copy.deepcopy(model).to("cpu", torch.float64).train()
+    model = copy.deepcopy(model).to("cpu", torch.float64)
+    model.train()
     if len(labels) < sum(_SIZES):
         return "there are too few samples to try it"
     first = images[: sum(_SIZES)].cpu(), labels[: sum(_SIZES)].cpu()

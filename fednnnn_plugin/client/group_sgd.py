@@ -94,7 +94,8 @@ class GroupSGD:
     augment: Augment | None = None
 
     def __post_init__(self, model: nn.Module) -> None:
-        self._model = copy.deepcopy(model).train()
+        self._model = copy.deepcopy(model)
+        self._model.train()
         self._layout = layout_of(model)
         self._memory: _Memory | None = None
 
@@ -251,7 +252,8 @@ class GroupSGD:
     @cached_property
     def _gives_one_dimension(self) -> bool:
         """Whether the outputs of a client alone are ``[n]``."""
-        model = copy.deepcopy(self._model).eval()
+        model = copy.deepcopy(self._model)
+        model.eval()
         with torch.no_grad(), isolated_generators(0, "model check"):
             return bool(model(self._prepared(self.inputs[:2])).ndim == 1)
 

@@ -77,9 +77,11 @@ class ClientMethod:
     the dtype of the model; those in ``scalars`` have ``[1]``. What is sent or kept is initially 0.
     The engine sends the vectors to any number of processes and stores them in checkpoints, unlike
     attributes that a method changes in a round, of which the run warns. Those of m clients are the
-    rows of a matrix ``[m, d]``. The methods are called without gradients and must not change their
-    arguments in place. An exception, a missing name or a wrong shape is a ``UserError`` before
-    round 1, where all are tried on zeros, and a ``RunError`` later.
+    rows of a matrix ``[m, d]``, each of which is to be computed of its client's rows alone: on a
+    CPU m is 1 unless ``client_batching`` says otherwise. The elements have the order of
+    ``named_parameters()``, those of a module together. The methods are called without gradients and
+    must not change their arguments in place. An exception, a missing name or a wrong shape is a
+    ``UserError`` before round 1, where all are tried on zeros, and a ``RunError`` later.
 
     Attributes:
         keys: the settings, which a recipe sets in ``train_args``, each with its range; they are
@@ -104,7 +106,10 @@ class ClientMethod:
     prox_mu: float = 0.0
 
     def correction(self, sent: Vectors, kept: Vectors) -> Tensor | None:
-        """Return :math:`h_k`, ``[m, d]``, which is the same in all steps of a round; None is 0."""
+        """Return :math:`h_k`, the same in all steps of a round: ``[m, d]``, or ``[1, d]`` for all.
+
+        None is 0.
+        """
         return None
 
     def gradient(self, weights: Tensor, gradient_at: GradientAt, step: LocalStep) -> Tensor:

@@ -110,9 +110,9 @@ class SideBySide(TorchFunctionMode):
     ) -> Tensor:
         """Normalise each client's channels ``[n, m, c, …]`` by the samples that count."""
         dtype = torch.promote_types(values.dtype, torch.float32)
-        flat = values.unflatten(1, (self._m, -1)).flatten(3).to(dtype)
-        if flat.ndim == 3:  # a feature is a channel of one element
-            flat = flat.unsqueeze(3)
+        flat = values.unflatten(1, (self._m, -1)).to(dtype)
+        # A feature is a channel of one element.
+        flat = flat.flatten(3) if flat.ndim > 3 else flat.unsqueeze(3)
         area = flat.shape[3]
         share = (shares / area).T[:, :, None, None].to(dtype)
         count = (shares > 0).sum(1, keepdim=True).to(dtype) * area

@@ -47,9 +47,11 @@ class StepGraphs:
 
     def clear(self) -> None:
         """Forget all graphs: the memory that they are of is given back."""
+        capture, self._capture = self._capture, None
         self._graphs.clear()
         self._seen.clear()
-        self._capture = None
+        if isinstance(capture, CudaCapture):
+            capture.give_back_workspaces()
 
 
 class CudaCapture:
@@ -79,6 +81,11 @@ class CudaCapture:
             self._end(graph)
         current.wait_stream(self._stream)
         return graph.replay
+
+    def give_back_workspaces(self) -> None:
+        """Free what cuBLAS holds for the stream, of a pool whose graphs are gone (#175276)."""
+        torch.cuda.synchronize(self._stream.device)
+        torch._C._cuda_clearCublasWorkspaces()
 
     def _end(self, graph: torch.cuda.CUDAGraph) -> None:
         """End a capture; PyTorch before 2.12 holds one that has failed for underway (#180395)."""

@@ -68,7 +68,8 @@ class Tester:
 
     @contextmanager
     def _holding(self, state: State) -> Iterator[None]:
-        model = self._model.train()  # a state may follow the mode
+        model = self._model
+        model.train()  # a state may follow the mode
         before = whole_state(model, model.state_dict())
         try:
             model.load_state_dict(whole_state(model, state), strict=False)
@@ -119,7 +120,8 @@ class FedMLsTester(Tester):
         return {name: math.nan if value is None else value for name, value in means.items()}
 
     def _evaluation(self, test_data: Any, device: Any) -> Evaluation:
-        self._model.to(device).eval()
+        self._model.to(device)
+        self._model.eval()
         batches = ((x.to(device), y.to(device)) for x, y in test_data)
         return evaluation(tally(self._model, batch, self._loss) for batch in batches)
 

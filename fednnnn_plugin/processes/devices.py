@@ -104,6 +104,12 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and bool(_NO_MEMORY.search(said_by(error)))
 
 
+def is_lost(error: BaseException) -> bool:
+    """Tell whether a GPU computes no more in this process, as after an illegal access."""
+    is_cudas = isinstance(error, RuntimeError) and said_by(error).startswith("CUDA error")
+    return is_cudas and not is_out_of_memory(error)
+
+
 def is_asynchronous(device: torch.device) -> bool:
     """Tell whether the host goes on while a device computes what it was given: a GPU."""
     return device.type == "cuda"

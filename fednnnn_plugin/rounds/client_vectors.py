@@ -105,8 +105,9 @@ class ClientVectors:
         taken = (weight * self.steps[client] for client, weight in weights.items())
         calls.mean_steps = math.fsum(taken) / math.fsum(weights.values())
         if rank == 0:
-            # In the order of all ranks: a checkpoint has the names in another one.
-            calls.sent = {name: state.sent[name] for name in calls.sent}
+            # In the order of all ranks: a checkpoint has the names in another one. Copies, as a
+            # method may change them in place.
+            calls.sent = {name: state.sent[name].clone() for name in calls.sent}
             self._index = state.kept
         self.ranks.broadcast([*calls.sent.values()])
         for clients in _side_by_side(self._assignment):

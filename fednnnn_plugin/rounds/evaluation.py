@@ -58,7 +58,8 @@ def batch_to_test(model: nn.Module, sample: Tensor, room: int) -> int:
     that the sum of the losses is the same on every machine. For a sample it is no more than what
     autograd would keep of a forward pass.
     """
-    model = copy.deepcopy(model).eval()
+    model = copy.deepcopy(model)
+    model.eval()
     own = (*model.parameters(), *model.buffers())
     weights = {tensor.data_ptr() for tensor in own if tensor.layout is torch.strided}
     kept: list[int] = []
@@ -68,13 +69,18 @@ def batch_to_test(model: nn.Module, sample: Tensor, room: int) -> int:
             kept.append(tensor.nbytes)  # a sparse one is the model's, as a graph's adjacency
         return tensor
 
-    like = next(model.parameters())
-    given = sample.to(like.device, like.dtype if sample.is_floating_point() else sample.dtype)
+    given = sample.to(next(model.parameters()).device)
+    given = given.to(dtype_of(model)) if sample.is_floating_point() else given
     saved = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with saved, isolated_generators(0, "model check"):
         model(given.clone())
     most, bound = (_CPU_BATCH, _CPU_ROOM) if given.device.type == "cpu" else (_GPU_BATCH, room)
     return max(1, min(most, bound // max(sum(kept), 1)))
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """Return the dtype of a model's floating parameters: some may be integers that do not train."""
+    return next(each.dtype for each in model.parameters() if each.is_floating_point())
 
 
 #: A batch's tally, with the client that is tested on it, 0 in a test of all, and its place.
@@ -100,7 +106,7 @@ def tally(
     inputs, targets = batch
     # A FedML script may have others, such as packed sequences.
     if isinstance(inputs, Tensor) and inputs.is_floating_point():
-        inputs = inputs.to(next(model.parameters()).dtype)
+        inputs = inputs.to(dtype_of(model))
     if not targets.is_floating_point():
         targets = targets.to(torch.int64)
     outputs: Tensor = model(inputs)

@@ -233,11 +233,13 @@ class Executor:
         keep, classes = (False, 0) if by_client else (bool(self._metrics), self._classes)
         test = partial(tally, loss=self._loss, keep=keep, classes=classes)
         with self._generators("client", 0, 0):
-            model = self._replica(state).model.eval()
             every = self._batches.test(by_client=by_client)
             found = list[Tested]()
             for place, (client, batch) in islice(enumerate(every), first, stop, step):
-                with self._generators("test", 0, place):  # whoever tests the batches before it
+                # Whoever tests the batches before it.
+                with self._generators("test", 0, place):
+                    model = self._replica(state).model
+                    model.eval()
                     found.append(((client, place), test(model, self._batches.staged(batch))))
             return found
 

@@ -24,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 #: The part of a GPU's memory, less what the run itself needs, that a group's clients may take.
 MEMORY = 0.8
-#: The widest group that is planned. In wider ones a layer's output may have more elements than
-#: kernels count in 32 bits, and nothing is gained.
+#: The widest group that is planned: in wider ones nothing is gained.
 WIDEST = 512
+_MOST_ELEMENTS = 2**31 - 1  # of a layer's output, which some kernels count in 32 bits
 
 
 class GroupTooWide(Exception):
@@ -62,8 +62,9 @@ def widest_group(
 
     ``auto`` is one by one on a CPU: on one thread each, a client keeps the bits of every other way
     to run, and that is the faster for the paper's networks. On a GPU, where small kernels leave
-    most of it idle, it is as many as fit in ``MEMORY`` of ``room`` bytes, and at most ``WIDEST``.
-    ``why_alone`` says why clients of this kind cannot train together; nothing where they can.
+    most of it idle, it is as many as fit in ``MEMORY`` of ``room`` bytes, with fewer than 2³¹
+    elements in a layer's output, and at most ``WIDEST``. ``why_alone`` says why clients of this
+    kind cannot train together; nothing where they can.
     """
     if setting in ("off", 1) or (setting == "auto" and not room):
         return 1
@@ -79,16 +80,18 @@ def widest_group(
     one = data.normalised(data.train_images[:1]).to("meta")
     batch = one.new_empty(min(sgd.batch_of(largest), largest), *one.shape[1:])
     try:
-        needs = client_bytes(model, sgd, batch, method)
+        needs, largest_output = client_needs(model, sgd, batch, method)
     except Exception as error:  # a user's model may look at the values
         why = exception_text(error)
         _log.warning("clients train one after another: their memory is not known: %s", why)
         return 1
-    return max(1, min(WIDEST, int(MEMORY * room) // needs))
+    return max(1, min(WIDEST, int(MEMORY * room) // needs, _MOST_ELEMENTS // largest_output))
 
 
-def client_bytes(model: nn.Module, sgd: LocalSGD, batch: Tensor, method: ClientMethod) -> int:
-    """Return the memory that a client of a group takes, at most.
+def client_needs(
+    model: nn.Module, sgd: LocalSGD, batch: Tensor, method: ClientMethod
+) -> tuple[int, int]:
+    """Return the bytes that a client of a group takes, at most, and the elements of one tensor.
 
     For each parameter its weight, its gradient in parts and as a whole, a kernel's copy, and the
     difference to ``w_t`` in float64, twice. Of a method with vectors the correction and the update;
@@ -99,11 +102,12 @@ def client_bytes(model: nn.Module, sgd: LocalSGD, batch: Tensor, method: ClientM
     computed: forwards and backwards, in the memory of CUDA graphs, and beside it in steps that are
     not captured.
     """
-    trial = copy.deepcopy(model).to("meta", sgd.dtype).train()
-    kept: list[int] = []
+    trial = copy.deepcopy(model).to("meta", sgd.dtype)
+    trial.train()
+    kept: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        kept.append(tensor.nbytes)
+        kept.append(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -116,7 +120,9 @@ def client_bytes(model: nn.Module, sgd: LocalSGD, batch: Tensor, method: ClientM
     loss = sgd.loss.mean
     held = [*loss.parameters(), *loss.buffers()] if isinstance(loss, nn.Module) else []
     of_loss = sum(tensor.nbytes for tensor in held)
-    return numbers * sgd.dtype.itemsize + differences + of_loss + 4 * sum(kept)
+    of_passes = 4 * sum(tensor.nbytes for tensor in kept)
+    largest = max(tensor.numel() for tensor in (batch, *kept))
+    return numbers * sgd.dtype.itemsize + differences + of_loss + of_passes, largest
 
 
 def plan_groups(

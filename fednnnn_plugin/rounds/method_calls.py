@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from fednnnn_plugin.server.transfer import to_device
 from fednnnn_plugin.user_code import exception_text, marks_of, on_threads
 
 _METHOD = "train_args.client_method"
+_SAME = 1e-3  # of a length: another order of additions makes less
 
 
 class Uploaded(NamedTuple):
@@ -69,32 +70,84 @@ class MethodCalls:
         """Return vectors of zeros by these names."""
         return {name: self.served.new_zeros(*rows, self.length(name)) for name in names}
 
-    def try_all(self) -> list[str]:
+    def try_all(self, *, in_groups: bool) -> list[str]:
         """Call all on zeros: what is wrong ends the run before the first round.
 
-        Returns a warning for each attribute of the method that they change once more in a second
-        round of calls: what the first has computed may stay.
+        Where clients train ``in_groups``, a method that mixes them is refused. Returns a warning
+        for each attribute of the method that they change once more in a second round of calls: what
+        the first has computed may stay.
         """
         self._call_all()
+        if in_groups:
+            self._check_rows()
         own: dict[str, object] = getattr(self.method, "__dict__", {})
         before = marks_of(own)
         self._call_all()
         return [
             f"{_METHOD}: self.{printable(name)} is changed in a round: other processes, and a "
-            "resumed run, do not have it: keep it in what is kept or sent"
+            "resumed run, do not have it: keep it in what is kept or sent, and draw from the "
+            "global generators"
             for name, mark in marks_of(own).items()
             if before.get(name) != mark
         ]
 
-    def _call_all(self) -> None:
-        kept, nothing = self.zeros(self.method.keeps, 1), torch.zeros_like(self.served[None])
+    def _call_all(self, m: int = 1) -> None:
+        kept, nothing = self.zeros(self.method.keeps, m), self.served.new_zeros(m, len(self.served))
         with on_threads(1), isolated_generators(self.seed, "method try"):
-            self.correction(kept, 1)
+            self.correction(kept, m)
             if replaces(self.method, "gradient"):
                 number = torch.zeros_like(nothing[:, :1], dtype=torch.int64)
                 self._gradient(kept, nothing, torch.zeros_like, number)
-            self.upload(0, nothing, [1], [1.0], kept)
+            self.upload(0, nothing, [1] * m, [1.0] * m, kept)
             self.finish_round(self.zeros(self.method.returns), 1.0)
+
+    def _check_rows(self) -> None:
+        """Refuse a method that gives a client in a group another result than it gives it alone.
+
+        Two clients have random numbers. What a method draws is not the same for them in a group:
+        where it gives others with another seed, nothing is compared; nor where it takes no such
+        numbers, or where a GPU has no memory for two.
+        """
+        try:
+            self._call_all(2)
+        except UserError as error:
+            if is_out_of_memory(error.__cause__):
+                return
+            raise
+        sent, zeros, draws = self.sent, self.zeros(self.method.keeps, 2), True
+        with suppress(UserError), on_threads(1), isolated_generators(self.seed, "method rows"):
+            self.sent = {name: torch.rand_like(vector) for name, vector in sent.items()}
+            kept = {name: torch.rand_like(matrix) for name, matrix in zeros.items()}
+            update = torch.rand_like(self.served.expand(2, -1))
+
+            def results(start: int, end: int, seed: int = 0) -> list[Tensor]:
+                own = {name: matrix[start:end] for name, matrix in kept.items()}
+                return self._results(update[start:end], own, seed)
+
+            together, alone = results(0, 2), zip(results(0, 1), results(1, 2), strict=True)
+            draws = not all(map(_alike, together, results(0, 2, seed=1)))
+        self.sent = sent
+        if not draws and not all(map(_alike, together, map(torch.cat, alone))):
+            raise UserError(
+                _METHOD,
+                "a client in a group gets another result than alone",
+                "must compute each row of [m, d] of that row, as by norm(dim=1); or set "
+                "client_batching: off",
+            )
+
+    def _results(self, update: Tensor, kept: Vectors, seed: int) -> list[Tensor]:
+        """Return all that the method gives for clients of these updates."""
+        m, found = len(update), list[Tensor]()
+        with isolated_generators(seed, "method rows"):
+            correction = self.correction(kept, m)
+            if correction and correction.added is not None:
+                found.append(correction.added)
+            if correction and correction.gradient:
+                number = torch.zeros_like(update[:, :1], dtype=torch.int64)
+                found.append(correction.gradient(update, torch.sin, number))
+        sent = self.upload(seed, update, [1] * m, [1.0] * m, kept)
+        weights = self._column(sent.weights, torch.float64)
+        return [*found, sent.update, weights, *sent.kept.values(), *sent.returned.values()]
 
     def correction(self, kept: Vectors, clients: int) -> Correction | None:
         """Return what the method changes in the steps of a group.
@@ -103,6 +156,8 @@ class MethodCalls:
         """
         with self._errors(of_group=True), torch.no_grad():
             found = self.method.correction(self.sent, kept)
+            if isinstance(found, Tensor) and found.shape[:1] == (1,):
+                found = found.expand(clients, -1)  # one for all
             added = None if found is None else self._vector("correction", "h", found, clients)
         gradient = partial(self._gradient, kept) if replaces(self.method, "gradient") else None
         return None if added is None and gradient is None else Correction(added, gradient)
@@ -221,6 +276,11 @@ class MethodCalls:
             if not self.number:
                 raise UserError(_METHOD, said) from error
             raise RunError(f"round {self.number}: client_method: {said}") from error
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    one, other = (torch.nan_to_num(each, posinf=0.0, neginf=0.0) for each in (one, other))
+    return bool(torch.dist(one, other) <= _SAME * torch.linalg.vector_norm(other))
 
 
 def _of_shape(what: str, name: str, given: object, *shape: int) -> Tensor:

@@ -131,9 +131,10 @@ class ClientSum:
     def measure(
         self, changed: ModelState, returned: Mapping[str, Tensor] = MappingProxyType({})
     ) -> MeasuredGroup:
-        """Measure the updates of a group, before :meth:`add_measured`; the host does not wait.
+        """Measure the updates of a group, before :meth:`add_measured`.
 
-        The updates may not change until then; the buffers may.
+        The host does not wait, but of one client to learn which of its buffers have moved. The
+        updates may not change until then; the buffers may.
         """
         vectors = {**returned, _UPDATE: changed.vector}
         rows, measures = self._buffers.read(changed.buffers, len(changed.vector))

@@ -111,7 +111,8 @@ class Server:
         lost = [name for name in had if before.get(name) != after[name]]
         return [
             f"federated_optimizer: {self.rule.name}: step() changes {printable(name)}, which the "
-            "next round does not have: keep what it needs in self.state[p]"
+            "next round does not have: keep what it needs in self.state[p], and draw from the "
+            "global generators"
             for name in lost
         ]
 

@@ -210,6 +210,29 @@ class Merging(nn.Linear):
         return super().forward(x) + (0 if self.merged else x @ self.part.T)
 
 
+class Adapted(nn.Module):
+    """Frozen integers, with what trains beside them; ``train()`` returns nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole = torch.arange(24, dtype=torch.int8).view(4, 6)
+        self.whole = nn.Parameter(whole, requires_grad=False)
+        self.part = nn.Linear(6, 4)
+
+    def train(self, mode: bool = True) -> None:  # type: ignore[override]
+        super().train(mode)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(x) + x @ self.whole.T.to(x) / 100
+
+
+def test_integers_may_be_the_first_parameter_and_train_may_return_nothing(start: Start) -> None:
+    """Inputs are not rounded in a test; of a model that is loaded the loss is the recorded one."""
+    folder, (x, y) = start(model=Adapted()).folder, TEST
+    loss = nn.functional.cross_entropy(fp.load_model(folder, Adapted())(x), y)
+    assert read_records(folder)[-1]["test_loss"] == pytest.approx(loss.item(), rel=1e-5)
+
+
 def test_state_that_follows_the_mode_is_that_of_training(start: Start) -> None:
     model = Merging()
     frozen = model.weight.detach().clone()

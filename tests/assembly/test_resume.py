@@ -47,6 +47,26 @@ def whole(finished: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished, tmp_path / "whole")
 
 
+def test_gpu_that_computes_no_more_is_one_line(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands is said; the second checkpoint cannot be read from the GPU."""
+    done, pack = [], run_writer.packed
+
+    def packed(*given: Any) -> bytes:
+        done.append(1)
+        if len(done) > 1:
+            raise RuntimeError("CUDA error: an illegal address\nCUDA kernel errors might be")
+        return pack(*given)
+
+    monkeypatch.setattr(run_writer, "packed", packed)
+    said = (
+        r"^the GPU computes no more \(CUDA error: an illegal address\): .*resume.* after round 2$"
+    )
+    with pytest.raises(RunError, match=said):
+        tiny("run", **FIVE)
+    monkeypatch.undo()
+    assert tiny("run", mode="resume", **FIVE).rounds == 5
+
+
 @pytest.fixture
 def resume(tiny: Tiny) -> Callable[..., Any]:
     return lambda **given: tiny("whole", mode="resume", **FIVE | given)

@@ -109,6 +109,12 @@ def test_group_of_paper_networks_as_one_by_one(name: str, shape: tuple[int, ...]
     Clients(create_model(f"nnnn_{name}", 1), (2, 4, 3), sgd, *shape).assert_same()
 
 
+def test_batch_normalisation_of_features_as_one_by_one() -> None:
+    """Also of a padded batch."""
+    layers = nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 10)
+    Clients(nn.Sequential(*layers), (6, 7, 3), SGD).assert_same()
+
+
 # Whole epochs, in which the clients begin together; parts of one, and steps, in which they do not.
 WORK = [{"epochs": 1}, {"epochs": 2}, {"epochs": 1.5}, {"epochs": 0.3}]
 WORK += [{"epochs": None, "local_steps": 5}]

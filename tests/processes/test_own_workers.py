@@ -168,6 +168,8 @@ def test_memory_order_is_one_the_model_takes() -> None:
     ):
         model = nn.Sequential(nn.Conv2d(3, 4, 3), Doing(rows), nn.Linear(144, 10))
         assert takes_any_order(model, images) is takes
+        # A loss or a metric may view outputs that are images.
+        assert not takes_any_order(nn.Conv2d(3, 3, 3), images)
         assert not takes_any_order(model, images[0])
 
 

@@ -19,6 +19,7 @@ from fednnnn_plugin.assembly import build
 from fednnnn_plugin.assembly.executors import why_alone
 from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.assembly.inputs import Inputs
+from fednnnn_plugin.client.group_probe import why_not_together
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import LOSSES, Loss
@@ -30,7 +31,7 @@ from fednnnn_plugin.models import create_model
 from fednnnn_plugin.rounds import executor, group_adder
 from fednnnn_plugin.rounds.batches import TensorBatches
 from fednnnn_plugin.rounds.group_adder import GroupAdder
-from fednnnn_plugin.rounds.groups import MEMORY, WIDEST, client_bytes, room_on, widest_group
+from fednnnn_plugin.rounds.groups import MEMORY, WIDEST, client_needs, room_on, widest_group
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.training import TrainTogether, train_alone
 from fednnnn_plugin.server.average import ClientSum
@@ -41,7 +42,7 @@ CPU = torch.device("cpu")
 SGD = LocalSGD(1, 5, 0.1)
 MODEL = create_model("nnnn_digits", 0)
 PLAIN = ClientMethod()
-NEEDS = client_bytes(MODEL, SGD, torch.empty(5, 1, 8, 8, device="meta"), PLAIN)
+NEEDS, _ = client_needs(MODEL, SGD, torch.empty(5, 1, 8, 8, device="meta"), PLAIN)
 # Sizes 7, 12, 5, 30, 9, 16: with batches of 8 that is 1, 2, 1, 4, 2, 2 steps.
 ALL = {"client_num_per_round": 6, "batch_size": 8, "epochs": 1}
 
@@ -56,11 +57,22 @@ def test_group_width_follows_the_gpus_memory(data: FederatedData) -> None:
             assert widest_group(MODEL, data, SGD, PLAIN, asked, free, str) == width
 
 
+def test_layers_of_a_group_have_fewer_than_2_31_elements(data: FederatedData) -> None:
+    """Of five samples a client, repeated to 5 · 2^n elements."""
+    width = partial(widest_group, data=data, sgd=SGD, method=PLAIN, setting="auto", why_alone=str)
+    for power, wide in ((17, WIDEST), (22, 102)):
+        many = Doing(lambda _, x, n=1 << power: x[:, :1].expand(-1, n).square())  # type: ignore[misc]
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1), many)
+        assert width(model, room=2**60) == min(WIDEST, (2**31 - 1) // (5 << power)) == wide
+
+
 def test_single_number_of_a_method_takes_the_memory_of_one() -> None:
     """Of what a client keeps there are three, of what it returns two, in float32."""
     batch, both = torch.empty(5, 1, 8, 8, device="meta"), {"keeps": ("k",), "returns": ("r",)}
     vectors, numbers = (
-        client_bytes(MODEL, SGD, batch, type("Own", (ClientMethod,), both | {"scalars": names})())
+        client_needs(MODEL, SGD, batch, type("Own", (ClientMethod,), both | {"scalars": names})())[
+            0
+        ]
         for names in ((), ("k", "r"))
     )
     assert vectors - numbers == 5 * 4 * (6058 - 1)
@@ -166,6 +178,14 @@ def test_users_model_trains_together_as_alone(tiny: Tiny) -> None:
         found = tiny(run, functions=functions, comm_round=2, epochs=2, **given)
         assert found.client_batching == width
     torch.testing.assert_close(tiny.model("together"), tiny.model("alone"), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_batch_normalisation_of_single_elements_trains_together() -> None:
+    """Of 32 × 32 pixels the last maps are 1 × 1: few samples have next to no variance."""
+    images = torch.randn(20, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    model = create_model("resnet18", 0)
+    assert why_not_together(model, SGD, images, torch.arange(20) % 10) == ""
 
 
 @pytest.mark.slow

@@ -7,10 +7,12 @@ import re
 import shutil
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from numpy.random import default_rng
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -205,8 +207,12 @@ class Counting(fp.ClientMethod):
     def __init__(self) -> None:
         self.uploads, self.rate, self.sum = 0, 0.5, None
         self.table, self.cache = torch.ones(1, dtype=torch.float64), dict[int, Tensor]()
+        self.seeded = torch.Generator().manual_seed(1)
+        self.numbers, self.chance, self.idle = default_rng(1), Random(1), torch.Generator()
 
     def upload(self, local: Any) -> Tensor:
+        torch.rand(1, generator=self.seeded)
+        self.numbers.random(), self.chance.random()
         self.table = self.table.to(local.update)
         self.cache[len(local.update)] = self.table
         self.sum = local.steps if self.sum is None else self.sum + local.steps
@@ -220,7 +226,73 @@ class Counting(fp.ClientMethod):
 def test_attribute_that_a_method_changes_is_a_warning(start: Start) -> None:
     """A resumed run begins with the first value, and so does each fork."""
     log = (start("run", FEDAVG, client_method=Counting).folder / "fedml.log").read_text()
-    assert re.findall(r"client_method: self\.(\w+) is changed", log) == ["uploads", "sum"]
+    changed = ["uploads", "sum", "seeded", "numbers", "chance"]
+    assert re.findall(r"client_method: self\.(\w+) is changed", log) == changed
+
+
+class Rows(fp.ClientMethod):
+    """Sends a vector, which it moves in place; the subclasses mix what clients of a group have."""
+
+    sends = returns = ("m",)
+
+    def correction(self, sent: Any, kept: Any) -> Tensor:
+        return 0.5 * sent["m"].unsqueeze(0)
+
+    def finish_client(self, local: Any) -> Any:
+        return {}, {"m": -local.update / (local.steps * local.learning_rate)}
+
+    def finish_round(self, sent: Any, returned: Any, share: float) -> Any:
+        return {"m": sent["m"].mul_(0.9).add_(returned["m"])}
+
+
+class MixingGradient(Rows):
+    def gradient(self, weights: Tensor, gradient_at: Any, step: Any) -> Tensor:
+        gradient = gradient_at(weights)
+        return gradient / (1 + gradient.norm())
+
+
+class MixingUpload(Rows):
+    def upload(self, local: Any) -> Tensor:
+        return local.update - local.update.mean(0)
+
+
+class Noise(Rows):
+    def upload(self, local: Any) -> Tensor:
+        return local.update + 1e-3 * torch.randn_like(local.update)
+
+
+@pytest.mark.parametrize("method", [MixingGradient, MixingUpload])
+def test_method_that_mixes_the_clients_of_a_group_is_refused(start: Start, method: Any) -> None:
+    said = r"client_method: a client in a group gets another result than alone: .*norm\(dim=1\)"
+    with pytest.raises(fp.UserError, match=said):
+        start("run", FEDAVG, client_method=method, client_batching=2)
+    start("run", FEDAVG, client_method=method)
+    start("drawing", FEDAVG, client_method=Noise, client_batching=2)
+
+
+def test_vector_that_is_sent_may_be_moved_in_place(start: Start) -> None:
+    """After an interrupt in the test of a round, too; groups give what each client gives alone."""
+
+    def stop(*_: Tensor) -> float:
+        if Path("stops").exists():
+            calls.append(1)
+            if len(calls) == 3:  # before round 1, and of rounds 1 and 2
+                raise KeyboardInterrupt
+        return 0.0
+
+    given = {"client_method": Rows, "comm_round": 3, "metrics": [stop], "worker_num": 1}
+    whole = load_file(start("whole", FEDAVG, **given).folder / "model.safetensors")
+    calls, _ = list[int](), Path("stops").touch()
+    with pytest.raises(KeyboardInterrupt):
+        start("run", FEDAVG, **given)
+    Path("stops").unlink()
+    resumed = load_file(start("run", FEDAVG, resume=True, **given).folder / "model.safetensors")
+    groups = load_file(
+        start("groups", FEDAVG, **given | {"client_batching": 3}).folder / "model.safetensors"
+    )
+    for name, tensor in whole.items():
+        assert torch.equal(tensor, resumed[name])
+        torch.testing.assert_close(tensor, groups[name], rtol=1e-4, atol=1e-5)
 
 
 class Counted(fp.ClientMethod):

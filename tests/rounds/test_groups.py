@@ -15,7 +15,7 @@ from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods.fednova import FedNova
 from fednnnn_plugin.client.methods.fedsam import FedSAM
 from fednnnn_plugin.client.methods.scaffold import Scaffold
-from fednnnn_plugin.rounds.groups import client_bytes, plan_groups
+from fednnnn_plugin.rounds.groups import client_needs, plan_groups
 
 
 def test_groups_worked_by_hand() -> None:
@@ -52,14 +52,14 @@ def test_groups_hold_every_client_once(
 
 
 @pytest.mark.parametrize(("precision", "each"), [("fp32", 32), ("bf16", 32), ("fp64", 48)])
-def test_client_bytes_worked_by_hand(precision: Any, each: int) -> None:
+def test_client_needs_worked_by_hand(precision: Any, each: int) -> None:
     """A linear layer of 3 · 2 + 2 weights: 4 of each and 2 in float64; autograd keeps its input."""
     sgd = LocalSGD(epochs=2, batch_size=5, learning_rate=0.1, precision=precision)
     kept = 5 * 3 * (each - 16) // 4
-    needs = partial(client_bytes, nn.Linear(3, 2), sgd, torch.empty(5, 3, device="meta"))
-    assert needs(ClientMethod()) == 8 * each + 4 * kept
+    needs = partial(client_needs, nn.Linear(3, 2), sgd, torch.empty(5, 3, device="meta"))
+    assert needs(ClientMethod()) == (8 * each + 4 * kept, 5 * 3)
     # A correction, the update; kept before, after, and as it counts; returned, and as it counts.
-    assert needs(Scaffold()) == 8 * (each + (2 + 3 + 2) * (each - 16) // 4) + 4 * kept
+    assert needs(Scaffold())[0] == 8 * (each + (2 + 3 + 2) * (each - 16) // 4) + 4 * kept
     # The update and a correction, as of all; two gradients, a point and a result; what is uploaded.
     for method, more in ((FedSAM(0.1), 2 + 4), (FedNova(), 2 + 1)):
-        assert needs(method) == 8 * (each + more * (each - 16) // 4) + 4 * kept
+        assert needs(method)[0] == 8 * (each + more * (each - 16) // 4) + 4 * kept
