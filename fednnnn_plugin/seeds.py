@@ -12,9 +12,12 @@ import torch
 
 
 def generators_state() -> object:
-    """Return what tells whether the global generators on the CPU have drawn since: compare two."""
+    """Return what tells whether the global generators have drawn since: compare two."""
     numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
-    return random.getstate(), str(numpy_state), torch.get_rng_state().tolist()
+    torchs = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        torchs += torch.cuda.get_rng_state_all()
+    return random.getstate(), str(numpy_state), [state.tolist() for state in torchs]
 
 
 def derive_seed(seed: int, purpose: str, round_number: int = 0, client: int = 0) -> int:

@@ -37,7 +37,8 @@ def why_not_together(
 
     Two clients take a few steps on the CPU in float64, together and one after the other: what
     comes out must be the same. The first 18 of ``images`` ``[n, …]`` and ``labels`` are theirs.
-    A model that draws must draw for each client what it draws for it alone, on the CPU.
+    A model that draws must draw for each client what it draws for it alone, on the CPU and of
+    images in the usual order of memory.
     """
     loss, same = sgd.loss, _SAME
     if loss not in LOSSES.values():

@@ -20,7 +20,7 @@ class SideBySide(TorchFunctionMode):
     ``shares`` ``[m, n]`` is 1/k for each of the k samples of a client's batch, 0 for those that pad
     it, which batch normalisation leaves out; None where none does. Dropout draws by each client's
     generator, in which its batch has ``lengths`` samples; on a CPU what it draws for the client
-    alone.
+    alone, where that has its images in the usual order of memory.
     """
 
     def __init__(

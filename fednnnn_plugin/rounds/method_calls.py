@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from fednnnn_plugin.client.method import (
 )
 from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.processes.devices import is_out_of_memory
-from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.seeds import generators_state, isolated_generators
 from fednnnn_plugin.server.transfer import to_device
 from fednnnn_plugin.user_code import exception_text, marks_of, on_threads
 
@@ -60,7 +60,7 @@ class MethodCalls:
     mean_steps: float = 1.0
 
     def __post_init__(self) -> None:
-        self.sent = self.zeros(self.method.sends)
+        self.sent, self._drew = self.zeros(self.method.sends), False
 
     def length(self, name: str) -> int:
         """Return how many numbers a vector of that name has."""
@@ -104,9 +104,9 @@ class MethodCalls:
     def _check_rows(self) -> None:
         """Refuse a method that gives a client in a group another result than it gives it alone.
 
-        Two clients have random numbers. What a method draws is not the same for them in a group:
-        where it gives others with another seed, nothing is compared; nor where it takes no such
-        numbers, or where a GPU has no memory for two.
+        Two clients have random numbers, other steps and other weights. What a method draws is not
+        the same for them in a group: where it draws, nothing is compared; nor where it takes no
+        such numbers, or where a GPU has no memory for two.
         """
         try:
             self._call_all(2)
@@ -114,20 +114,25 @@ class MethodCalls:
             if is_out_of_memory(error.__cause__):
                 return
             raise
-        sent, zeros, draws = self.sent, self.zeros(self.method.keeps, 2), True
+        sent, zeros, self._drew = self.sent, self.zeros(self.method.keeps, 2), False
+        same = True
         with suppress(UserError), on_threads(1), isolated_generators(self.seed, "method rows"):
             self.sent = {name: torch.rand_like(vector) for name, vector in sent.items()}
-            kept = {name: torch.rand_like(matrix) for name, matrix in zeros.items()}
-            update = torch.rand_like(self.served.expand(2, -1))
+            size = self.served.new_tensor([[1.0], [3.0]])  # else both have about one mean and norm
+            kept = {name: torch.rand_like(matrix) * size for name, matrix in zeros.items()}
+            update = torch.rand_like(self.served.expand(2, -1)) * size
 
-            def results(start: int, end: int, seed: int = 0) -> list[Tensor]:
-                own = {name: matrix[start:end] for name, matrix in kept.items()}
-                return self._results(update[start:end], own, seed)
+            def results(*clients: int, seed: int = 0) -> list[Tensor]:
+                rows = slice(clients[0], clients[-1] + 1)
+                own = {name: matrix[rows] for name, matrix in kept.items()}
+                return self._results(clients, update[rows], own, seed)
 
-            together, alone = results(0, 2), zip(results(0, 1), results(1, 2), strict=True)
-            draws = not all(map(_alike, together, results(0, 2, seed=1)))
+            together, alone = results(0, 1), zip(results(0), results(1), strict=True)
+            same = all(map(_alike, together, map(torch.cat, alone)))
+            # A generator of its own is not among the global ones.
+            self._drew |= not all(map(_alike, together, results(0, 1, seed=1)))
         self.sent = sent
-        if not draws and not all(map(_alike, together, map(torch.cat, alone))):
+        if not (same or self._drew):
             raise UserError(
                 _METHOD,
                 "a client in a group gets another result than alone",
@@ -135,17 +140,19 @@ class MethodCalls:
                 "client_batching: off",
             )
 
-    def _results(self, update: Tensor, kept: Vectors, seed: int) -> list[Tensor]:
-        """Return all that the method gives for clients of these updates."""
-        m, found = len(update), list[Tensor]()
-        with isolated_generators(seed, "method rows"):
-            correction = self.correction(kept, m)
+    def _results(
+        self, clients: Sequence[int], update: Tensor, kept: Vectors, seed: int
+    ) -> list[Tensor]:
+        """Return all that the method gives for some of two clients, with what they have."""
+        found, made = list[Tensor](), [1 + 2 * client for client in clients]
+        with isolated_generators(seed, "method rows"), self._noting_draws():
+            correction = self.correction(kept, len(clients))
             if correction and correction.added is not None:
                 found.append(correction.added)
             if correction and correction.gradient:
-                number = torch.zeros_like(update[:, :1], dtype=torch.int64)
+                number = torch.tensor(made, device=update.device).unsqueeze(1)
                 found.append(correction.gradient(update, torch.sin, number))
-        sent = self.upload(seed, update, [1] * m, [1.0] * m, kept)
+        sent = self.upload(seed, update, made, [*map(float, made)], kept)
         weights = self._column(sent.weights, torch.float64)
         return [*found, sent.update, weights, *sent.kept.values(), *sent.returned.values()]
 
@@ -259,8 +266,16 @@ class MethodCalls:
             on_threads(1),
             torch.no_grad(),
             isolated_generators(self.seed, f"method {purpose}", self.number, client),
+            self._noting_draws() if not self.number else nullcontext(),
         ):
             yield
+
+    @contextmanager
+    def _noting_draws(self) -> Iterator[None]:
+        """Note whether the global generators have drawn."""
+        before = generators_state()
+        yield
+        self._drew |= generators_state() != before
 
     @contextmanager
     def _errors(self, *, of_group: bool) -> Iterator[None]:
