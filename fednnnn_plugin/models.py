@@ -149,11 +149,14 @@ def _made(
     bound = signature.bind_partial()
     bound.arguments |= given
     bound.apply_defaults()  # those before one that is given by its position
-    others = {name: value for name, value in arguments.items() if name not in single}
-    made_by = function.func if isinstance(function, partial) else function
-    if str(getattr(made_by, "__module__", "")).startswith("torchvision.models"):
-        others = {"num_classes": num_classes} | bound.kwargs | others
-    return function(*bound.args, **bound.kwargs | others)
+    others = bound.kwargs | {k: value for k, value in arguments.items() if k not in single}
+    partly = function if isinstance(function, partial) else partial(function)
+    is_torchvisions = str(getattr(partly.func, "__module__", "")).startswith("torchvision.models")
+    has_classes = "num_classes" in {*single, *partly.keywords, *others}
+    # Trained weights are of their own number of classes.
+    if is_torchvisions and not (has_classes or others.get("weights")):
+        others["num_classes"] = num_classes
+    return function(*bound.args, **others)
 
 
 def unknown_model(name: str) -> str:

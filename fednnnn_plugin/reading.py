@@ -50,12 +50,12 @@ def read_yaml(text: str, where: str = "") -> object:
 
 
 def read_value(text: str) -> object:
-    """Read the YAML of one value, in which no comment is meant."""
+    """Read the YAML of one value; a comment after a scalar or a flow value is refused."""
     value, node = read_yaml(text), yaml.compose(text, _Loader)
     after = text[node.end_mark.index if node else 0 :].strip()
     if after.startswith("#"):
-        quoted = f"in quotes, as in KEY='\"a {printable(after)}\"'"
-        raise UserError("", f"{printable(after)}: a comment in YAML", f"write the value {quoted}")
+        quoted = f"leave it out, or write text in quotes, as in KEY='\"a {printable(after)}\"'"
+        raise UserError("", f"{printable(after)}: a comment in YAML", quoted)
     return value
 
 

@@ -239,7 +239,9 @@ def _mark(value: object, *, inside: bool = True) -> object:
         value = value.get_state().numpy()
     elif isinstance(value, np.random.Generator):
         value = repr(value.bit_generator.state)
-    elif isinstance(value, random.Random):
+    elif isinstance(value, np.random.RandomState):
+        value = str(value.get_state(legacy=False))
+    elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         value = repr(value.getstate())
     if isinstance(value, np.ndarray):
         return value.tobytes()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
-from torchvision.models import squeezenet1_1
+from torchvision.models import SqueezeNet, squeezenet1_1
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model, form_of, is_built_in
@@ -99,11 +99,17 @@ def test_models_of_torchvision_by_name() -> None:
 
 
 def test_function_of_torchvision_takes_the_number_of_classes() -> None:
-    """It has it among its ``**kwargs``."""
-    for given in (squeezenet1_1, partial(squeezenet1_1, weights=None)):
+    """It has it among its ``**kwargs``; what is given stays, and a class names it."""
+    for given, classes in (
+        (squeezenet1_1, 7),
+        (partial(squeezenet1_1, weights=None), 7),
+        (partial(squeezenet1_1, num_classes=20), 20),
+        (partial(SqueezeNet, "1_1"), 7),
+        (SqueezeNet, 7),
+    ):
         with torch.device("meta"):
             model = create_model("<object>:given", 0, 7, given=given)
-        assert model.classifier[1].out_channels == 7
+        assert model.classifier[1].out_channels == classes
 
 
 @pytest.mark.parametrize(

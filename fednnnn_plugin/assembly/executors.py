@@ -22,6 +22,7 @@ from fednnnn_plugin.rounds.augmentation import Augmentation
 from fednnnn_plugin.rounds.batches import LoaderBatches, TensorBatches
 from fednnnn_plugin.rounds.executor import Executor, Training
 from fednnnn_plugin.rounds.loaders import LoaderData
+from fednnnn_plugin.rounds.method_probe import why_not_in_groups
 from fednnnn_plugin.rounds.training import TrainTogether, train_alone, train_by
 
 
@@ -37,7 +38,10 @@ def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
     labels = data.train_labels
     if sgd.loss is CROSS_ENTROPY and (labels.ndim > 1 or bool((labels == IGNORED).any())):
         return "the loss counts labels, of which samples may have different numbers"
-    return why_not_together(model, sgd, data.train_images, labels, data.normalisation)
+    if why := why_not_together(model, sgd, data.train_images, labels, data.normalisation):
+        return why
+    start = layout_of(model).gather(named_tensors(model)).vector
+    return why_not_in_groups(inputs.functions.method, sgd, start)
 
 
 def make_workers(inputs: Inputs, count: int, *, forked: bool) -> Workers:

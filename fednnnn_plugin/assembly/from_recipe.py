@@ -248,7 +248,7 @@ def recipe_followers(recipe: Recipe, mlops: Callable[[], Follower] | None = None
             followers.append(mlops())
         else:
             _log.warning(
-                "common_args.using_mlops: true: only `fedml run` reports to FedML's service, as "
-                "which `fednnnn run` goes on where FedML is installed"
+                "common_args.using_mlops: true: only `fedml run` reports to FedML's service; where "
+                "FedML is installed, `fednnnn run` starts it"
             )
     return followers

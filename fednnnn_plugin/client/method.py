@@ -80,8 +80,9 @@ class ClientMethod:
     rows of a matrix ``[m, d]``, each of which is to be computed of its client's rows alone: on a
     CPU m is 1 unless ``client_batching`` says otherwise. The elements have the order of
     ``named_parameters()``, those of a module together. The methods are called without gradients and
-    must not change their arguments in place. An exception, a missing name or a wrong shape is a
-    ``UserError`` before round 1, where all are tried on zeros, and a ``RunError`` later.
+    must not change their arguments in place, except ``sent`` in ``finish_round``. An exception, a
+    missing name or a wrong shape is a ``UserError`` before round 1, where all are tried on zeros,
+    and a ``RunError`` later.
 
     Attributes:
         keys: the settings, which a recipe sets in ``train_args``, each with its range; they are

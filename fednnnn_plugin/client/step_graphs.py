@@ -84,8 +84,9 @@ class CudaCapture:
 
     def give_back_workspaces(self) -> None:
         """Free what cuBLAS holds for the stream, of a pool whose graphs are gone (#175276)."""
-        torch.cuda.synchronize(self._stream.device)
-        torch._C._cuda_clearCublasWorkspaces()
+        with suppress(RuntimeError):  # a GPU that computes no more gives nothing back
+            torch.cuda.synchronize(self._stream.device)
+            torch._C._cuda_clearCublasWorkspaces()
 
     def _end(self, graph: torch.cuda.CUDAGraph) -> None:
         """End a capture; PyTorch before 2.12 holds one that has failed for underway (#180395)."""

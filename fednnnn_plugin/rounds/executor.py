@@ -233,13 +233,15 @@ class Executor:
         keep, classes = (False, 0) if by_client else (bool(self._metrics), self._classes)
         test = partial(tally, loss=self._loss, keep=keep, classes=classes)
         with self._generators("client", 0, 0):
+            whole = self._replica(state).model
+            whole.eval()
+            weights = {id(each): each for each in whole.parameters()}  # which no test changes
             every = self._batches.test(by_client=by_client)
             found = list[Tested]()
             for place, (client, batch) in islice(enumerate(every), first, stop, step):
-                # Whoever tests the batches before it.
+                # Whoever tests the batches before it, and whatever those leave in a user's model.
                 with self._generators("test", 0, place):
-                    model = self._replica(state).model
-                    model.eval()
+                    model = whole if self._seed is None else copy.deepcopy(whole, dict(weights))
                     found.append(((client, place), test(model, self._batches.staged(batch))))
             return found
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
@@ -23,12 +23,11 @@ from fednnnn_plugin.client.method import (
 )
 from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.processes.devices import is_out_of_memory
-from fednnnn_plugin.seeds import generators_state, isolated_generators
+from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.transfer import to_device
 from fednnnn_plugin.user_code import exception_text, marks_of, on_threads
 
 _METHOD = "train_args.client_method"
-_SAME = 1e-3  # of a length: another order of additions makes less
 
 
 class Uploaded(NamedTuple):
@@ -60,7 +59,7 @@ class MethodCalls:
     mean_steps: float = 1.0
 
     def __post_init__(self) -> None:
-        self.sent, self._drew = self.zeros(self.method.sends), False
+        self.sent = self.zeros(self.method.sends)
 
     def length(self, name: str) -> int:
         """Return how many numbers a vector of that name has."""
@@ -70,19 +69,16 @@ class MethodCalls:
         """Return vectors of zeros by these names."""
         return {name: self.served.new_zeros(*rows, self.length(name)) for name in names}
 
-    def try_all(self, *, in_groups: bool) -> list[str]:
+    def try_all(self) -> list[str]:
         """Call all on zeros: what is wrong ends the run before the first round.
 
-        Where clients train ``in_groups``, a method that mixes them is refused. Returns a warning
-        for each attribute of the method that they change once more in a second round of calls: what
-        the first has computed may stay.
+        Returns a warning for each attribute of the method that they change once more in a second
+        round of calls: what the first has computed may stay.
         """
-        self._call_all()
-        if in_groups:
-            self._check_rows()
+        self.call_all(1)
         own: dict[str, object] = getattr(self.method, "__dict__", {})
         before = marks_of(own)
-        self._call_all()
+        self.call_all(1)
         return [
             f"{_METHOD}: self.{printable(name)} is changed in a round: other processes, and a "
             "resumed run, do not have it: keep it in what is kept or sent, and draw from the "
@@ -91,7 +87,8 @@ class MethodCalls:
             if before.get(name) != mark
         ]
 
-    def _call_all(self, m: int = 1) -> None:
+    def call_all(self, m: int) -> None:
+        """Call all on zeros of m clients."""
         kept, nothing = self.zeros(self.method.keeps, m), self.served.new_zeros(m, len(self.served))
         with on_threads(1), isolated_generators(self.seed, "method try"):
             self.correction(kept, m)
@@ -100,61 +97,6 @@ class MethodCalls:
                 self._gradient(kept, nothing, torch.zeros_like, number)
             self.upload(0, nothing, [1] * m, [1.0] * m, kept)
             self.finish_round(self.zeros(self.method.returns), 1.0)
-
-    def _check_rows(self) -> None:
-        """Refuse a method that gives a client in a group another result than it gives it alone.
-
-        Two clients have random numbers, other steps and other weights. What a method draws is not
-        the same for them in a group: where it draws, nothing is compared; nor where it takes no
-        such numbers, or where a GPU has no memory for two.
-        """
-        try:
-            self._call_all(2)
-        except UserError as error:
-            if is_out_of_memory(error.__cause__):
-                return
-            raise
-        sent, zeros, self._drew = self.sent, self.zeros(self.method.keeps, 2), False
-        same = True
-        with suppress(UserError), on_threads(1), isolated_generators(self.seed, "method rows"):
-            self.sent = {name: torch.rand_like(vector) for name, vector in sent.items()}
-            size = self.served.new_tensor([[1.0], [3.0]])  # else both have about one mean and norm
-            kept = {name: torch.rand_like(matrix) * size for name, matrix in zeros.items()}
-            update = torch.rand_like(self.served.expand(2, -1)) * size
-
-            def results(*clients: int, seed: int = 0) -> list[Tensor]:
-                rows = slice(clients[0], clients[-1] + 1)
-                own = {name: matrix[rows] for name, matrix in kept.items()}
-                return self._results(clients, update[rows], own, seed)
-
-            together, alone = results(0, 1), zip(results(0), results(1), strict=True)
-            same = all(map(_alike, together, map(torch.cat, alone)))
-            # A generator of its own is not among the global ones.
-            self._drew |= not all(map(_alike, together, results(0, 1, seed=1)))
-        self.sent = sent
-        if not (same or self._drew):
-            raise UserError(
-                _METHOD,
-                "a client in a group gets another result than alone",
-                "must compute each row of [m, d] of that row, as by norm(dim=1); or set "
-                "client_batching: off",
-            )
-
-    def _results(
-        self, clients: Sequence[int], update: Tensor, kept: Vectors, seed: int
-    ) -> list[Tensor]:
-        """Return all that the method gives for some of two clients, with what they have."""
-        found, made = list[Tensor](), [1 + 2 * client for client in clients]
-        with isolated_generators(seed, "method rows"), self._noting_draws():
-            correction = self.correction(kept, len(clients))
-            if correction and correction.added is not None:
-                found.append(correction.added)
-            if correction and correction.gradient:
-                number = torch.tensor(made, device=update.device).unsqueeze(1)
-                found.append(correction.gradient(update, torch.sin, number))
-        sent = self.upload(seed, update, made, [*map(float, made)], kept)
-        weights = self._column(sent.weights, torch.float64)
-        return [*found, sent.update, weights, *sent.kept.values(), *sent.returned.values()]
 
     def correction(self, kept: Vectors, clients: int) -> Correction | None:
         """Return what the method changes in the steps of a group.
@@ -266,16 +208,8 @@ class MethodCalls:
             on_threads(1),
             torch.no_grad(),
             isolated_generators(self.seed, f"method {purpose}", self.number, client),
-            self._noting_draws() if not self.number else nullcontext(),
         ):
             yield
-
-    @contextmanager
-    def _noting_draws(self) -> Iterator[None]:
-        """Note whether the global generators have drawn."""
-        before = generators_state()
-        yield
-        self._drew |= generators_state() != before
 
     @contextmanager
     def _errors(self, *, of_group: bool) -> Iterator[None]:
@@ -291,11 +225,6 @@ class MethodCalls:
             if not self.number:
                 raise UserError(_METHOD, said) from error
             raise RunError(f"round {self.number}: client_method: {said}") from error
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    one, other = (torch.nan_to_num(each, posinf=0.0, neginf=0.0) for each in (one, other))
-    return bool(torch.dist(one, other) <= _SAME * torch.linalg.vector_norm(other))
 
 
 def _of_shape(what: str, name: str, given: object, *shape: int) -> Tensor:

@@ -64,8 +64,7 @@ class Federation:
         Raises:
             UserError: the sampler or the method raised; a `StartError` where another of these did.
         """
-        first = self.schedule.draw(1)[0]
-        warnings = self.vectors.calls.try_all(in_groups=self.width > 1)
+        first, warnings = self.schedule.draw(1)[0], self.vectors.calls.try_all()
         with _trial(f"the first step of client {first}"):
             if not self.schedule.max_client_failures:
                 self.executor.try_training(start.served, first)

@@ -133,7 +133,7 @@ class ClientSum:
     ) -> MeasuredGroup:
         """Measure the updates of a group, before :meth:`add_measured`.
 
-        The host does not wait, but of one client to learn which of its buffers have moved. The
+        The host waits only for a group of one client, to learn which of its buffers have moved. The
         updates may not change until then; the buffers may.
         """
         vectors = {**returned, _UPDATE: changed.vector}

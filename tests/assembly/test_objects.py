@@ -1,5 +1,6 @@
 """``fp.run`` with a model, data and a rule as objects, and what keeps runs of others apart."""
 
+import copy
 import functools
 import sys
 from pathlib import Path
@@ -224,6 +225,24 @@ class Adapted(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.part(x) + x @ self.whole.T.to(x) / 100
+
+
+def test_what_a_model_keeps_ends_with_a_batch_of_a_test(start: Start) -> None:
+    """Whichever worker tests the batches before it."""
+    records, model = [], nn.Sequential(nn.Linear(6, 4), Doing(slower))
+    for workers in (1, 2):
+        given = {"model": copy.deepcopy(model), "data": (X, Y, *MANY), "worker_num": workers}
+        folder = start(f"of-{workers}", **given).folder
+        records.append([each["test_loss"] for each in read_records(folder)])
+    assert records[0] == records[1]
+
+
+def slower(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    layer.passes = getattr(layer, "passes", 0) + 1
+    return x / layer.passes
+
+
+MANY = [each.repeat(30, *[1] * (each.ndim - 1)) for each in TEST]  # several batches
 
 
 def test_integers_may_be_the_first_parameter_and_train_may_return_nothing(start: Start) -> None:

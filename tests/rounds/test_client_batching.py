@@ -184,8 +184,11 @@ def test_users_model_trains_together_as_alone(tiny: Tiny) -> None:
 def test_batch_normalisation_of_single_elements_trains_together() -> None:
     """Of 32 × 32 pixels the last maps are 1 × 1: few samples have next to no variance."""
     images = torch.randn(20, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    model = create_model("resnet18", 0)
-    assert why_not_together(model, SGD, images, torch.arange(20) % 10) == ""
+    model, labels = create_model("resnet18", 0), torch.arange(20) % 10
+    assert why_not_together(model, SGD, images, labels) == ""
+    # Fewer samples than it takes are repeated.
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    assert why_not_together(flat, SGD, images[:5], labels[:5]) == ""
 
 
 @pytest.mark.slow

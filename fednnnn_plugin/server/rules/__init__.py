@@ -159,8 +159,8 @@ def rule(
     numbers; this state is stored in checkpoints. If its attribute ``degenerate`` is true after a
     step, the record says that the model did not change. Before round 1 a step with a synthetic
     update is tried; a warning names what else it changes, such as ``self.t``, ``group["t"]`` or a
-    generator of its own, which is lost: it draws from the global generators, which follow the
-    seed and the round.
+    generator of its own: these are lost. Draw from the global generators, which follow the seed and
+    the round.
 
     Args:
         wants: attributes of :class:`~fednnnn_plugin.server.update.Update` that are passed to
