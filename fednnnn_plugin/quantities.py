@@ -167,7 +167,10 @@ class RoundRecord:
         for (first, *rest), value in _leaves(asdict(self)):
             tag = _TAGS.get(first, f"NWDA/{first}")
             if tag and isinstance(value, int | float):
-                found["/".join([tag, *rest])] = float(value)
+                name = "/".join([tag, *rest])
+                if rest and name in _TAGS.values():  # a metric of the name of another quantity
+                    name = "/".join([tag, "metrics", *rest])
+                found[name] = float(value)
         return found
 
 
@@ -200,17 +203,20 @@ def columns(record: Mapping[str, Any]) -> dict[str, Any]:
     return {".".join(path): value for path, value in _leaves(record)}
 
 
-def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, value in values.items():
-        if name == "by_client":  # no number of the round's
-            continue
-        if isinstance(value, Mapping):
-            yield from (((name, *path), leaf) for path, leaf in _leaves(value))
-        elif name == "client_norms":  # a list in JSON
-            norms = zip(ClientNorms._fields, value or (), strict=False)
-            yield from (((part,), norm) for part, norm in norms)
-        else:
-            yield (name,), value
+def _leaves(record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    norms = zip(ClientNorms._fields, record.get("client_norms") or (), strict=False)
+    yield from (((name,), norm) for name, norm in norms)
+    for name, value in record.items():
+        if name not in ("client_norms", "by_client"):  # which is no number of the round's
+            yield from _inside((name,), value)
+
+
+def _inside(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _inside((*path, name), each)
+    else:
+        yield path, value
 
 
 def _kinds(of: Any, prefix: str = "") -> Iterator[tuple[str, type]]:

@@ -45,7 +45,10 @@ def test_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
             "With 1.1 (exponent 1.059, seed 0, the same command) it has {:.1f} ",
         ),
         ("iid_100/fedavg-ub-seed0", "Of 100 rounds FedAvg's best is {:.2f} %, in round 97"),
-        ("iid_100/fednnnn-ub-seed0", "and FedNNNN's {:.2f} %, in round 26; the means of their last"),
+        (
+            "iid_100/fednnnn-ub-seed0",
+            "and FedNNNN's {:.2f} %, in round 26; the means of their last",
+        ),
         ("mnist_iid_b_fedavg-seed0/metrics", "FedAvg's best is {:.2f} %, in round 90"),
         ("mnist_iid_b_fednnnn-seed0/metrics", "FedNNNN's best is {:.2f} %, in round 28"),
         ("mnist_iid_b_normnorm-seed0/metrics", "Norm-Norm's best is {:.2f} %, in round 91"),

@@ -38,10 +38,10 @@ from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.loaders import LoaderData
 from fednnnn_plugin.rounds.simulation import Federation
-from fednnnn_plugin.rounds.stopping import StopWatch
+from fednnnn_plugin.rounds.stopping import RoundTest
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
 from fednnnn_plugin.run_folder.log_file import run_log
-from fednnnn_plugin.run_folder.records import MetricsFile, Summary
+from fednnnn_plugin.run_folder.records import Summary
 from fednnnn_plugin.run_folder.round_watch import RoundWatch
 from fednnnn_plugin.user_code import on_threads
 
@@ -127,7 +127,7 @@ def run_federation(
             writer.restore()
         writer.begin()  # first: a summary says that the recipe which is there has ended
         _describe(recipe, inputs, files)
-        # The log has each client that fails or is rejected.
+        # The log has each client of this rank that fails or is rejected.
         watch = RoundWatch(0, thresholds(recipe), once=True)
         return writer.end(_simulate(federation, writer, files, watch))
 
@@ -170,14 +170,19 @@ def _simulate(
 
     Returns why the run was stopped before its last round, if it was.
     """
-    stop = StopWatch(federation.schedule.stop, MetricsFile(files.metrics).records())
+
+    def reason() -> str | None:
+        stop = federation.schedule.stop
+        return stop.reason(map(RoundTest.of, writer.tests)) if stop else None
+
+    stopped = reason()
     federation.ranks.broadcast_object(writer.train_state.round)
     with ExitStack() as stack:
         for follower in federation.followers:
             follower.begin(files.path, writer.train_state.round)
             stack.callback(follower.end)
         stack.callback(writer.save)  # before any follower ends, which may take its time
-        while _goes_on(federation, writer.train_state.round, stopped=stop.reason):
+        while _goes_on(federation, writer.train_state.round, stopped=stopped):
             record, results, train_state = federation.simulate_round(writer.train_state)
             assert record is not None
             try:
@@ -190,10 +195,10 @@ def _simulate(
                         _log.exception("round %d: a follower failed", record.round)
                 raise
             _tell(federation, watch, record)
-            stop.look(vars(record))
-    if stop.reason:
-        _log.info("stopped at %d: %s", writer.train_state.round, stop.reason, extra=SHOWN)
-    return stop.reason
+            stopped = reason()
+    if stopped:
+        _log.info("stopped at %d: %s", writer.train_state.round, stopped, extra=SHOWN)
+    return stopped
 
 
 def _tell(federation: Federation, watch: RoundWatch, record: RoundRecord) -> None:

@@ -152,7 +152,8 @@ def _metrics(
             given = None if isinstance(thing, str) else thing
             metrics[shown] = code.take(METRICS, name, "metrics", given)
         else:
-            from fednnnn_plugin.rounds.scorer import Scorer, unknown_metric
+            with isolated_generators(0, "import"):  # of which scikit-learn's draws
+                from fednnnn_plugin.rounds.scorer import Scorer, unknown_metric
 
             if problem := unknown_metric(name):
                 raise UserError(METRICS, f"{printable(name)}: {problem}")

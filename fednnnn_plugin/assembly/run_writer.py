@@ -1,7 +1,9 @@
 """What a run's folder keeps of its rounds: records, checkpoints, evaluation model, summary."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.load_model import model_metadata
@@ -10,7 +12,7 @@ from fednnnn_plugin.errors import RESUME, RunError, UserError, begin_anew, print
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.processes.devices import device_name, is_lost
 from fednnnn_plugin.processes.endings import stops_held
-from fednnnn_plugin.quantities import RoundRecord
+from fednnnn_plugin.quantities import RoundRecord, Seconds
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.client_vectors import MethodState
 from fednnnn_plugin.rounds.evaluation import higher_is_better
@@ -18,11 +20,17 @@ from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.checkpoint import load_checkpoint, save_checkpoint
 from fednnnn_plugin.run_folder.folder import RunFolder, checkpoints_in, round_of
 from fednnnn_plugin.run_folder.provenance import commit, versions
-from fednnnn_plugin.run_folder.records import MetricsFile, Summary
+from fednnnn_plugin.run_folder.records import MetricsFile, Summary, best_and_last
 from fednnnn_plugin.run_folder.results import Results, ResultTables
 from fednnnn_plugin.run_folder.tensor_files import packed
 
 _log = logging.getLogger(__name__)
+_OF_TESTS = ("round", "test_acc", "test_loss", "test_metrics", "client_acc")
+
+
+def _test_of(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what is kept of a record's test, if it has one."""
+    return [{name: record[name] for name in _OF_TESTS}] if record["tested"] else []
 
 
 class RunWriter:
@@ -30,6 +38,7 @@ class RunWriter:
 
     Attributes:
         train_state: after the last round on record; replaced as one, whatever interrupts it.
+        tests: of the tested rounds on record what ends a run and what its summary has.
     """
 
     def __init__(
@@ -40,7 +49,7 @@ class RunWriter:
         train_state: TrainState,
         folder: RunFolder,
     ) -> None:
-        self.train_state = train_state
+        self.train_state, self.tests = train_state, list[Mapping[str, Any]]()
         self._recipe, self._inputs = recipe, inputs
         # Further names of the model's tensors -> the first name.
         self._tied, self._of_data = aliases(inputs.model), model_metadata(inputs.data)
@@ -53,7 +62,13 @@ class RunWriter:
         """Take the state from the newest whole checkpoint; nothing is written."""
         federation, path = self._federation, self._folder.checkpoints
         self._tables.check(RESUME)
-        recorded = self._metrics.rounds()
+        recorded, tests = 0, list[Mapping[str, Any]]()
+        norms, seconds = list[float](), list[float]()
+        for record in self._metrics.records():
+            recorded += 1
+            norms.append(record["integrated_norm"])
+            seconds.append(Seconds(**record["seconds"]).total)
+            tests += _test_of(record)
         checkpoint = load_checkpoint(path, recorded, federation.vectors.check)
         if checkpoint is None and self._folder.summary.exists():
             raise begin_anew(f"{path}: no whole checkpoint of the {recorded} rounds that are done")
@@ -74,8 +89,9 @@ class RunWriter:
         if state is None:
             raise begin_anew(f"{path}: its checkpoint is of another model")
         self._saved = checkpoint.round
-        sums = self._metrics.until(self._saved)
+        sums = norms[self._saved - 1], sum(seconds[: self._saved])
         self.train_state = TrainState(state, self._saved, *sums, method)
+        self.tests = [test for test in tests if test["round"] <= self._saved]
 
     def begin(self) -> None:
         """Drop what is on record of the rounds that are to be done."""
@@ -92,6 +108,7 @@ class RunWriter:
             self._tables.append(record.round, results)  # first: each record has its own
             self._metrics.append(record)
             self.train_state = train_state
+            self.tests += _test_of(vars(record))
         if train_state.round % self._recipe.train_args.checkpoint_every == 0:
             self._save()
         self._prune()
@@ -133,7 +150,8 @@ class RunWriter:
     def _write_summary(self, stopped: str | None = None) -> Summary:
         """Write the summary of the rounds so far, and why the run was stopped there."""
         federation, inputs, train_state = self._federation, self._inputs, self.train_state
-        best, best_round, final = self._metrics.results()
+        accuracies = [(test["round"], test["test_acc"]) for test in self.tests]
+        best, best_round, final = best_and_last(accuracies)
         summary = Summary(
             recipe=printable(self._recipe.name),
             seed=self._recipe.common_args.random_seed,
@@ -153,7 +171,8 @@ class RunWriter:
         )
         for name, metric in [*inputs.functions.metrics.items()][:1]:
             higher = higher_is_better(metric)
-            best, best_round, final = self._metrics.results(name, higher_is_better=higher)
+            values = [(of["round"], (of["test_metrics"] or {}).get(name)) for of in self.tests]
+            best, best_round, final = best_and_last(values, higher_is_better=higher)
             summary = replace(
                 summary,
                 metric=name,

@@ -84,18 +84,3 @@ class Stop:
             rounds = last.round - since
             return f"{name} has not been better than {best:.4g}{more} for {rounds} rounds"
         return None
-
-
-class StopWatch:
-    """Follows the records of a run; ``reason`` says why it ends, None while it does not."""
-
-    def __init__(self, stop: Stop | None, records: Iterable[Mapping[str, Any]]) -> None:
-        self._stop = stop
-        self._tests = [RoundTest.of(record) for record in records if stop and record["tested"]]
-        self.reason = stop.reason(self._tests) if stop else None
-
-    def look(self, record: Mapping[str, Any]) -> None:
-        """Take the record of the next round."""
-        if self._stop and record["tested"]:
-            self._tests.append(RoundTest.of(record))
-            self.reason = self._stop.reason(self._tests)

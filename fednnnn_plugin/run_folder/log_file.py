@@ -14,18 +14,13 @@ from fednnnn_plugin.files import break_off
 def run_log() -> Iterator[Callable[[Path], None]]:
     """Hold back all log records from INFO on until what it yields names a file.
 
-    FedML's are among them. The process's own handlers get what they would get without it.
+    FedML's are among them. The process's own handlers get what they would get without it. A user's
+    module may have configured logging anew before a file is named: the package's loggers and this
+    are there again.
     """
     root = logging.getLogger()
-    level, handlers = root.level, root.handlers[:]
+    level, handlers = root.level, list[logging.Handler]()
     records = MemoryHandler(1)  # passes on each at once as soon as it has a target
-
-    def write_to(path: Path) -> None:
-        break_off(path)
-        file = _LogFile(path, encoding="utf-8", errors="backslashreplace")
-        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        records.setTarget(file)
-        records.flush()
 
     def shown(record: logging.LogRecord) -> bool:
         """Whether it would be there at the root's own level, if its logger has none."""
@@ -34,10 +29,28 @@ def run_log() -> Iterator[Callable[[Path], None]]:
             logger = logger.parent
         return logger is not root or record.levelno >= level
 
-    for handler in handlers:
-        handler.addFilter(shown)
-    root.addHandler(records)
-    root.setLevel(min(level, logging.INFO) or logging.INFO)
+    def begin() -> None:
+        nonlocal level
+        if records not in root.handlers or root.level > logging.INFO:
+            level = root.level
+            for handler in {*root.handlers} - {records, *handlers}:
+                handlers.append(handler)
+                handler.addFilter(shown)
+            root.addHandler(records)
+            root.setLevel(min(level, logging.INFO) or logging.INFO)
+        for name, logger in root.manager.loggerDict.items():
+            if name.startswith("fednnnn_plugin") and isinstance(logger, logging.Logger):
+                logger.disabled = False
+
+    def write_to(path: Path) -> None:
+        break_off(path)
+        file = _LogFile(path, encoding="utf-8", errors="backslashreplace")
+        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        records.setTarget(file)
+        begin()
+        records.flush()
+
+    begin()
     try:
         yield write_to
     finally:

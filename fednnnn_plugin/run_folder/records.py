@@ -98,31 +98,6 @@ class MetricsFile(LineFile):
         """Return how many rounds are on record: whole lines from the first one on."""
         return sum(1 for _ in self.records())
 
-    def results(
-        self, metric: str | None = None, *, higher_is_better: bool = True
-    ) -> tuple[float | None, int | None, float | None]:
-        """Return the best accuracy, or metric, the first round that reached it, and the last.
-
-        The last is of the last round with a test, which may have found none.
-        """
-        found = list[tuple[int, float | None]]()
-        for record in self.records():
-            metrics = record["test_metrics"] or {}
-            value = metrics.get(metric) if metric else record["test_acc"]
-            if record["tested"] or value is not None:  # earlier versions did not say which were
-                found.append((record["round"], value))
-        values = [value for _, value in found if value is not None]
-        if not values:
-            return None, None, None
-        best = (max if higher_is_better else min)(values)
-        return best, next(number for number, value in found if value == best), found[-1][1]
-
-    def until(self, last_round: int) -> tuple[float, float]:
-        """Return the integrated norm and the seconds of all rounds to one that is on record."""
-        recorded = list(islice(self.records(), last_round))
-        seconds = (Seconds(**each["seconds"]).total for each in recorded)
-        return recorded[-1]["integrated_norm"], sum(seconds)
-
     def cut(self, rounds: int) -> None:
         """Drop what was written after so many rounds, whole lines or parts of one."""
         self.shorten(sum(map(len, islice(self.lines(), rounds))))
@@ -139,6 +114,20 @@ class MetricsFile(LineFile):
             if None in (recorded["integrated_norm"], recorded["seconds"]):
                 return  # without them a run cannot be continued
             yield recorded
+
+
+def best_and_last(
+    found: Sequence[tuple[int, float | None]], *, higher_is_better: bool = True
+) -> tuple[float | None, int | None, float | None]:
+    """Return the best value of the tested rounds, the first that has it, and the last round's.
+
+    A test may have found none.
+    """
+    values = [value for _, value in found if value is not None]
+    if not values:
+        return None, None, None
+    best = (max if higher_is_better else min)(values)
+    return best, next(number for number, value in found if value == best), found[-1][1]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.quantities import Spread
 from fednnnn_plugin.rounds.loaders import LoaderData
-from fednnnn_plugin.rounds.stopping import RoundTest, Stop, StopWatch
+from fednnnn_plugin.rounds.stopping import RoundTest, Stop
 
 from ..tiny import Content, Drawing, Tiny, follower
 
@@ -58,12 +58,9 @@ def test_reason_says_by_how_much_a_round_had_to_be_better() -> None:
 
 def test_rounds_count_where_not_all_are_tested() -> None:
     """Patience is in rounds: tested in 1, 4, 7, …, none of them better than the first."""
-    watch = StopWatch(Stop(patience=5), [])
-    for number in range(1, 9):
-        accuracy = 0.4 if number % 3 == 1 else None
-        record = {"round": number, "test_acc": accuracy, "test_loss": None, "test_metrics": None}
-        watch.look(record | {"tested": accuracy is not None})
-        assert bool(watch.reason) == (number >= 7)
+    tests = [RoundTest(number, {"accuracy": 0.4}) for number in (1, 4, 7)]
+    ended = [bool(Stop(patience=5).reason(tests[:count])) for count in (1, 2, 3)]
+    assert ended == [False, False, True]
 
 
 def test_stopped_run(tiny: Tiny, content: Content) -> None:
@@ -120,12 +117,11 @@ def test_metric_that_no_test_returns_stops_no_run() -> None:
 def test_worst_tenth_of_the_clients_ends_a_run() -> None:
     """Of this process's records, and of those that are read."""
     for form in (lambda spread: spread, vars):
-        watch = StopWatch(Stop("worst_10", target=0.5), [])
-        for number, worst in enumerate((0.4, 0.6), start=1):
-            found = {"test_acc": 0.9, "test_loss": None, "test_metrics": None}
+        for worst, ends in ((0.4, False), (0.6, True)):
+            found = {"round": 1, "test_acc": 0.9, "test_loss": None, "test_metrics": None}
             found["client_acc"] = form(Spread(0.9, 0.1, worst, 0.1))
-            watch.look({"round": number, "tested": True} | found)
-            assert bool(watch.reason) == (number == 2)
+            reason = Stop("worst_10", target=0.5).reason([RoundTest.of(found)])
+            assert bool(reason) == ends
 
 
 def test_users_metric_that_is_called_loss_stops_a_run_as_it_is_meant(tiny: Tiny) -> None:

@@ -1,6 +1,7 @@
 """How a run may begin in a folder, who may write to it, and its log."""
 
 import logging
+import logging.config
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -107,6 +108,26 @@ def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
             with pytest.raises(UserError, match=f"--output: {folder}: cannot be written to"):
                 begin()
         folder.unlink()
+
+
+def test_log_goes_on_after_a_module_has_configured_logging(tmp_path: Path) -> None:
+    """Loggers that are there are disabled by default, and handlers of the root are removed."""
+    root, ours = logging.getLogger(), logging.getLogger("fednnnn_plugin.some")
+    level, handlers = root.level, root.handlers[:]
+    others = [each for each in root.manager.loggerDict.values() if hasattr(each, "disabled")]
+    before = [each.disabled for each in others]
+    try:
+        with run_log() as write_to:
+            logging.config.dictConfig({"version": 1, "root": {"level": "ERROR"}})
+            write_to(tmp_path / "log")
+            ours.info("round 1")
+        assert root.level == logging.ERROR
+        assert "INFO fednnnn_plugin.some: round 1" in (tmp_path / "log").read_text()
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
+        for each, disabled in zip(others, before, strict=True):
+            each.disabled = disabled
 
 
 def test_folder_keeps_what_is_not_its_own(tmp_path: Path) -> None:

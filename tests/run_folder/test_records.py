@@ -53,7 +53,6 @@ def lines(metrics: MetricsFile) -> list[bytes]:
 def test_metrics_file_counts_whole_lines_only(
     metrics: MetricsFile, line: bytes, whole: int
 ) -> None:
-    assert (metrics.results(), metrics.until(2)) == ((0.3, 3, 0.3), (4.0, 2 * 21.25))
     first, _, third = lines(metrics)
     metrics.path.write_bytes(first + line + third[:-1])
     assert metrics.rounds() == whole
@@ -72,6 +71,18 @@ def test_metrics_file_is_cut_back_to_whole_lines(
         assert lines(metrics) == before[:kept]
     finally:
         metrics.path.write_bytes(b"".join(before))
+
+
+def test_metric_may_have_the_name_of_another_quantity() -> None:
+    """The quantity keeps its tag and its column."""
+    metrics = {"Loss": 42.0, "client_norms": 3.0, "by_client": 4.0}
+    record = replace(USUAL, test_loss=0.5, test_metrics=metrics)
+    shown = {"Test/Loss": 0.5, "Test/metrics/Loss": 42.0, "NWDA/client_norm_max": 10.0}
+    shown |= {"Test/client_norms": 3.0, "Test/by_client": 4.0}
+    assert record.tagged().items() >= shown.items()
+    row = columns(read_record(record.to_json().encode()))
+    assert {name: row[f"test_metrics.{name}"] for name in metrics} == metrics
+    assert (row["client_norm_max"], row["test_loss"]) == (10.0, 0.5)
 
 
 def test_numbers_of_a_round_reach_trackers_and_tables() -> None:
