@@ -143,18 +143,19 @@ def _made(
         for name, default in single.items()
         if default is signature.empty and name not in arguments
     ]
+    partly = function if isinstance(function, partial) else partial(function)
+    is_fixed = "num_classes" in {*partly.keywords, *arguments}
     given = {name: value for name, value in arguments.items() if name in single}
     for name in ["num_classes"] if "num_classes" in single else required[:1]:
-        given.setdefault(name, num_classes)
+        if not (is_fixed and name == "num_classes"):
+            given.setdefault(name, num_classes)
     bound = signature.bind_partial()
     bound.arguments |= given
     bound.apply_defaults()  # those before one that is given by its position
     others = bound.kwargs | {k: value for k, value in arguments.items() if k not in single}
-    partly = function if isinstance(function, partial) else partial(function)
     is_torchvisions = str(getattr(partly.func, "__module__", "")).startswith("torchvision.models")
-    has_classes = "num_classes" in {*single, *partly.keywords, *others}
     # Trained weights are of their own number of classes.
-    if is_torchvisions and not (has_classes or others.get("weights")):
+    if is_torchvisions and not (is_fixed or "num_classes" in single or others.get("weights")):
         others["num_classes"] = num_classes
     return function(*bound.args, **others)
 

@@ -98,6 +98,13 @@ def test_models_of_torchvision_by_name() -> None:
         create_model("resnet19", seed=0)
 
 
+def trained(*, weights: str = "DEFAULT", **more: int) -> nn.Module:
+    return squeezenet1_1(**{"num_classes": 10} | more)
+
+
+trained.__module__ = "torchvision.models.some"
+
+
 def test_function_of_torchvision_takes_the_number_of_classes() -> None:
     """It has it among its ``**kwargs``; what is given stays, and a class names it."""
     for given, classes in (
@@ -105,6 +112,8 @@ def test_function_of_torchvision_takes_the_number_of_classes() -> None:
         (partial(squeezenet1_1, weights=None), 7),
         (partial(squeezenet1_1, num_classes=20), 20),
         (partial(SqueezeNet, "1_1"), 7),
+        (partial(SqueezeNet, num_classes=20), 20),
+        (trained, 10),
         (SqueezeNet, 7),
     ):
         with torch.device("meta"):

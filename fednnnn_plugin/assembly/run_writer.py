@@ -25,12 +25,18 @@ from fednnnn_plugin.run_folder.results import Results, ResultTables
 from fednnnn_plugin.run_folder.tensor_files import packed
 
 _log = logging.getLogger(__name__)
-_OF_TESTS = ("round", "test_acc", "test_loss", "test_metrics", "client_acc")
+_KEPT = (
+    *("round", "tested", "test_acc", "test_loss", "test_metrics", "client_acc"),
+    *("integrated_norm", "seconds"),
+)
 
 
-def _test_of(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what is kept of a record's test, if it has one."""
-    return [{name: record[name] for name in _OF_TESTS}] if record["tested"] else []
+def _kept(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is kept in memory of a record."""
+    results = record["test_acc"], record["test_loss"], record["test_metrics"]
+    # Earlier versions did not say which rounds were tested.
+    tested = record["tested"] or any(each is not None for each in results)
+    return {name: record[name] for name in _KEPT} | {"tested": tested}
 
 
 class RunWriter:
@@ -62,13 +68,8 @@ class RunWriter:
         """Take the state from the newest whole checkpoint; nothing is written."""
         federation, path = self._federation, self._folder.checkpoints
         self._tables.check(RESUME)
-        recorded, tests = 0, list[Mapping[str, Any]]()
-        norms, seconds = list[float](), list[float]()
-        for record in self._metrics.records():
-            recorded += 1
-            norms.append(record["integrated_norm"])
-            seconds.append(Seconds(**record["seconds"]).total)
-            tests += _test_of(record)
+        kept = list(map(_kept, self._metrics.records()))
+        recorded = len(kept)
         checkpoint = load_checkpoint(path, recorded, federation.vectors.check)
         if checkpoint is None and self._folder.summary.exists():
             raise begin_anew(f"{path}: no whole checkpoint of the {recorded} rounds that are done")
@@ -89,9 +90,11 @@ class RunWriter:
         if state is None:
             raise begin_anew(f"{path}: its checkpoint is of another model")
         self._saved = checkpoint.round
-        sums = norms[self._saved - 1], sum(seconds[: self._saved])
-        self.train_state = TrainState(state, self._saved, *sums, method)
-        self.tests = [test for test in tests if test["round"] <= self._saved]
+        kept = kept[: self._saved]
+        seconds = sum(Seconds(**each["seconds"]).total for each in kept)
+        integrated_norm = kept[-1]["integrated_norm"]
+        self.train_state = TrainState(state, self._saved, integrated_norm, seconds, method)
+        self.tests = [each for each in kept if each["tested"]]
 
     def begin(self) -> None:
         """Drop what is on record of the rounds that are to be done."""
@@ -108,7 +111,7 @@ class RunWriter:
             self._tables.append(record.round, results)  # first: each record has its own
             self._metrics.append(record)
             self.train_state = train_state
-            self.tests += _test_of(vars(record))
+            self.tests += [_kept(vars(record))] * record.tested
         if train_state.round % self._recipe.train_args.checkpoint_every == 0:
             self._save()
         self._prune()

@@ -233,15 +233,19 @@ class Executor:
         keep, classes = (False, 0) if by_client else (bool(self._metrics), self._classes)
         test = partial(tally, loss=self._loss, keep=keep, classes=classes)
         with self._generators("client", 0, 0):
-            whole = self._replica(state).model
+            replica = self._replica(state)
+            whole = replica.model
             whole.eval()
-            weights = {id(each): each for each in whole.parameters()}  # which no test changes
+            weights = {id(each): each for each in whole.parameters()}
             every = self._batches.test(by_client=by_client)
             found = list[Tested]()
             for place, (client, batch) in islice(enumerate(every), first, stop, step):
                 # Whoever tests the batches before it, and whatever those leave in a user's model.
                 with self._generators("test", 0, place):
-                    model = whole if self._seed is None else copy.deepcopy(whole, dict(weights))
+                    model = whole
+                    if self._seed is not None:
+                        replica.load(state)  # the copies share the weights, which may have moved
+                        model = copy.deepcopy(whole, dict(weights))
                     found.append(((client, place), test(model, self._batches.staged(batch))))
             return found
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.client.method import ClientMethod, Vectors
+from fednnnn_plugin.client.method import ClientMethod, Vectors, has_vectors
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.processes.devices import is_out_of_memory
 from fednnnn_plugin.rounds.method_calls import MethodCalls
@@ -24,6 +24,15 @@ def why_not_in_groups(method: ClientMethod, sgd: LocalSGD, served: Tensor) -> st
     alone. What a method draws is not the same in a group: where it draws, nothing is compared; nor
     where it takes no such numbers, or where a GPU has no memory for two. ``served`` is ``w_t``.
     """
+    try:
+        return _why_not(method, sgd, served) if has_vectors(method) else ""
+    except RuntimeError as error:
+        if is_out_of_memory(error):  # of the numbers, not in the method
+            return ""
+        raise
+
+
+def _why_not(method: ClientMethod, sgd: LocalSGD, served: Tensor) -> str:
     calls, same = _NotingDraws(method, sgd, 0, served), True
     with suppress(UserError):  # of one client, which the run says
         calls.call_all(1)

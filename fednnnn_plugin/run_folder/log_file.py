@@ -38,7 +38,7 @@ def run_log() -> Iterator[Callable[[Path], None]]:
                 handler.addFilter(shown)
             root.addHandler(records)
             root.setLevel(min(level, logging.INFO) or logging.INFO)
-        for name, logger in root.manager.loggerDict.items():
+        for name, logger in [*root.manager.loggerDict.items()]:
             if name.startswith("fednnnn_plugin") and isinstance(logger, logging.Logger):
                 logger.disabled = False
 

@@ -229,17 +229,25 @@ class Adapted(nn.Module):
 
 def test_what_a_model_keeps_ends_with_a_batch_of_a_test(start: Start) -> None:
     """Whichever worker tests the batches before it."""
-    records, model = [], nn.Sequential(nn.Linear(6, 4), Doing(slower))
-    for workers in (1, 2):
-        given = {"model": copy.deepcopy(model), "data": (X, Y, *MANY), "worker_num": workers}
-        folder = start(f"of-{workers}", **given).folder
-        records.append([each["test_loss"] for each in read_records(folder)])
-    assert records[0] == records[1]
+    for kept in (slower, weaker):
+        losses, model = [], nn.Sequential(nn.Linear(6, 4), Doing(kept))
+        model[1].register_parameter("scale", nn.Parameter(torch.ones(()), requires_grad=False))
+        for workers in (1, 2):
+            given = {"model": copy.deepcopy(model), "data": (X, Y, *MANY), "worker_num": workers}
+            folder = start(f"{kept.__name__}-{workers}", **given).folder
+            losses.append([each["test_loss"] for each in read_records(folder)])
+        assert losses[0] == losses[1]
 
 
 def slower(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     layer.passes = getattr(layer, "passes", 0) + 1
     return x / layer.passes
+
+
+def weaker(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    if not layer.training:
+        layer.scale.mul_(0.5)
+    return x * layer.scale
 
 
 MANY = [each.repeat(30, *[1] * (each.ndim - 1)) for each in TEST]  # several batches

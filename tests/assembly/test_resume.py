@@ -47,6 +47,17 @@ def whole(finished: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished, tmp_path / "whole")
 
 
+def test_best_round_of_an_earlier_version_stays(tiny: Tiny) -> None:
+    """Its records do not say which rounds were tested."""
+    best = tiny("run", comm_round=2)
+    metrics = tiny.folder / "run/metrics.jsonl"
+    lines = [json.loads(line) | {"tested": None} for line in metrics.read_text().splitlines()]
+    lines[0]["test_acc"] = 0.99
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary = tiny("run", mode="resume", comm_round=3)
+    assert (summary.best_test_acc, summary.best_round) == (0.99, 1) != (best.best_test_acc, 1)
+
+
 def test_gpu_that_computes_no_more_is_one_line(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands is said; the second checkpoint cannot be read from the GPU."""
     done, pack = [], run_writer.packed
