@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,9 @@ def _in_notebook() -> bool:
 @contextmanager
 def warnings_shown() -> Iterator[None]:
     """Show each of the package's warnings once, on a line, and what is marked as `SHOWN`."""
+    if not hasattr(tqdm, "_lock"):
+        # Its default lock is for processes, and fixes how multiprocessing starts the program's.
+        tqdm.set_lock(threading.RLock())
     logger, handler = logging.getLogger("fednnnn_plugin"), _ScreenHandler()
     logger.addHandler(handler)
     try:

@@ -220,7 +220,8 @@ def end_labels(ax: Axes, looks: Mapping[str, Look]) -> None:
     height = ax.get_window_extent().height * 72.0 / figure.dpi
     size = min(NAME_SIZE, max(4.5, height / max(1, len(lines)) / 1.3))
     points = Affine2D().scale(1.0 / 72.0) + figure.dpi_scale_trans
-    how: Any = {"fontsize": size, "color": INK, "va": "center_baseline", "label": "_name"}
+    ink = ax.xaxis.label.get_color()  # of a dark style, too
+    how: Any = {"fontsize": size, "color": ink, "va": "center_baseline", "label": "_name"}
     for (name, line), y in zip(lines.items(), spread_out(wanted, size * 1.3 / height), strict=True):
         beside = points + ScaledTranslation(1.0, y, cast(Affine2DBase, ax.transAxes))
         ax.text(KEY[1] + 4.0, 0.0, shortened(name), transform=beside, **how)

@@ -37,7 +37,8 @@ def run_log() -> Iterator[Callable[[Path], None]]:
                 handlers.append(handler)
                 handler.addFilter(shown)
             root.addHandler(records)
-            root.setLevel(min(level, logging.INFO) or logging.INFO)
+            records.setLevel(min(level, logging.INFO) or logging.INFO)
+            root.setLevel(min(level, logging.INFO))
         for name, logger in [*root.manager.loggerDict.items()]:
             if name.startswith("fednnnn_plugin") and isinstance(logger, logging.Logger):
                 logger.disabled = False

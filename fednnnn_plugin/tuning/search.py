@@ -7,7 +7,8 @@ interrupted is free again; its trial is run anew.
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 
 import optuna
@@ -23,12 +24,24 @@ from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values
 from fednnnn_plugin.tuning.trial import Failed, run_trial
 
 Values = dict[str, float]
+
 _CHOSEN = "chosen"  # what the steps before had chosen, of a trial
 _STATES = {
     TrialState.COMPLETE: "finished",
     TrialState.PRUNED: "pruned",
     TrialState.FAIL: "failed",
 }
+
+
+@contextmanager
+def _quiet_optuna() -> Iterator[None]:
+    """Have Optuna say errors alone; its level is the program's own after."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 class _OfOneSeed(MedianPruner):
@@ -59,8 +72,8 @@ class Search:
     ``say`` takes a line for each trial that ends here.
     """
 
+    @_quiet_optuna()
     def __init__(self, folder: StudyFolder, say: Callable[[str], None], jobs: int) -> None:
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._folder, self._say, self._jobs = folder, say, jobs
         self._plan = read_plan(folder.path)
         self._chosen: dict[str, Values] = {}  # by the steps before each that was reached
@@ -75,6 +88,7 @@ class Search:
             for step in self._plan.steps
         }
 
+    @_quiet_optuna()
     def run(self) -> Study:
         """Search every step; it is a ``RunError`` where no trial of one finished."""
         chosen: Values = {}

@@ -1,5 +1,7 @@
 """What is shown of a round."""
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +33,19 @@ def test_figures_of_a_test(
         rejected=0,
     )
     assert figures(record) == f"{shown}  N/E 0.500"
+
+
+def test_program_may_choose_how_processes_start_after_a_warning_is_shown() -> None:
+    """tqdm's own lock would have chosen it."""
+    code = (
+        "import logging, multiprocessing\n"
+        "from fednnnn_plugin.followers.progress import warnings_shown\n"
+        "with warnings_shown():\n"
+        "    logging.getLogger('fednnnn_plugin').warning('no GPU')\n"
+        "multiprocessing.set_start_method('spawn')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stderr == "warning: no GPU\n"
 
 
 def test_tensorboard_leaves_out_rounds_that_are_done_again(

@@ -278,6 +278,13 @@ def test_figures_are_of_matplotlibs_defaults(make_run, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+def test_names_of_lines_are_readable_in_a_programs_style(runs: pd.DataFrame) -> None:
+    with plt.style.context("dark_background"):
+        ax = fp.figures.accuracy(runs, ax=plt.subplots()[1])
+    names = [text.get_color() for text in ax.texts if text.get_label() == "_name"]
+    assert set(names) == {"white"}
+
+
 def test_caption_names_the_tested_model(make_run) -> None:
     """A run that an earlier version began does not say it of its first rounds."""
     make_run("PaperFedAvg", change=bare)

@@ -173,6 +173,24 @@ def test_log_waits_until_it_has_a_file(tmp_path: Path, caplog: pytest.LogCapture
     told.setLevel(logging.NOTSET)
 
 
+def test_log_leaves_records_of_debugging_to_the_programs_handlers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, mine = logging.getLogger(), logging.getLogger("mine")
+    level = root.level
+    root.setLevel(logging.NOTSET)  # as loguru's handler for others' records asks for
+    try:
+        with run_log() as write_to:
+            write_to(tmp_path / "log")
+            mine.debug("detail")
+            mine.info("fact")
+        assert root.level == logging.NOTSET
+    finally:
+        root.setLevel(level)
+    assert [record.message for record in caplog.records] == ["detail", "fact"]
+    assert "detail" not in (tmp_path / "log").read_text()
+
+
 class Unprintable:
     def __repr__(self) -> str:
         raise ArithmeticError("no text")

@@ -9,6 +9,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, ClassVar
 
+import optuna
 import pandas as pd
 import pytest
 import torch
@@ -136,7 +137,9 @@ def test_search_by_a_recipes_first_metric(tmp_path: Path) -> None:
         "top.higher_is_better = False\n"
     )
     metrics = ["--set=validation_args.metrics=[first_metric:top, f1_macro]", "--allow-code"]
+    level = optuna.logging.get_verbosity()
     assert tune(tmp_path, "--grid=beta=0.1,0.7", "--rounds=2", *metrics).exit_code == 0
+    assert optuna.logging.get_verbosity() == level < optuna.logging.ERROR
     study = tmp_path / "study"
     rows = pd.read_csv(study / "trials.csv").set_index("beta")
     measured = {}
