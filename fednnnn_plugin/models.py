@@ -129,8 +129,9 @@ def _made(
 ) -> object:
     """Call it with the arguments and the number of classes.
 
-    That is ``num_classes``, which torchvision's take, unless it is among the arguments, or else the
-    first that it requires.
+    A ``num_classes`` among the arguments, or among a ``partial``'s keywords, stays. Otherwise the
+    number of classes is passed as ``num_classes`` where the function takes it, as torchvision's do,
+    and elsewhere as the first argument that it requires.
     """
     signature = inspect.signature(function)
     single = {
@@ -147,7 +148,7 @@ def _made(
     is_fixed = "num_classes" in {*partly.keywords, *arguments}
     given = {name: value for name, value in arguments.items() if name in single}
     for name in ["num_classes"] if "num_classes" in single else required[:1]:
-        if not (is_fixed and name == "num_classes"):
+        if name not in partly.keywords:
             given.setdefault(name, num_classes)
     bound = signature.bind_partial()
     bound.arguments |= given

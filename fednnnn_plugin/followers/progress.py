@@ -2,12 +2,12 @@
 
 import logging
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tqdm.auto import tqdm
+from tqdm import auto
+from tqdm.std import TqdmDefaultWriteLock
 
 from fednnnn_plugin.errors import escaped, logged_message
 from fednnnn_plugin.followers.follower import Follower, figures
@@ -18,6 +18,12 @@ from fednnnn_plugin.quantities import RoundRecord
 SHOWN = {"is_shown": True}
 
 _UNSEEN = suppress(OSError)  # a screen that is gone or full costs no run
+
+
+class _Tqdm(auto.tqdm):  # type: ignore[misc]
+    """Has only the threads' part of tqdm's lock: the other fixes how multiprocessing starts."""
+
+    _lock = getattr(auto.tqdm, "_lock", TqdmDefaultWriteLock.th_lock)
 
 
 @contextmanager
@@ -37,9 +43,6 @@ def _in_notebook() -> bool:
 @contextmanager
 def warnings_shown() -> Iterator[None]:
     """Show each of the package's warnings once, on a line, and what is marked as `SHOWN`."""
-    if not hasattr(tqdm, "_lock"):
-        # Its default lock is for processes, and fixes how multiprocessing starts the program's.
-        tqdm.set_lock(threading.RLock())
     logger, handler = logging.getLogger("fednnnn_plugin"), _ScreenHandler()
     logger.addHandler(handler)
     try:
@@ -64,7 +67,7 @@ class _ScreenHandler(logging.Handler):
         if sys.stderr is not None and line not in self._shown:  # it may be closed
             self._shown.add(line)
             with _UNSEEN:
-                tqdm.write(escaped(line, kept="\t"), file=sys.stderr)
+                _Tqdm.write(escaped(line, kept="\t"), file=sys.stderr)
 
 
 class _Bar(Follower):
@@ -74,7 +77,7 @@ class _Bar(Follower):
         self._rounds = rounds
 
     def begin(self, folder: Path, finished: int) -> None:
-        self._bar = tqdm(
+        self._bar = _Tqdm(
             total=self._rounds,
             initial=finished,
             desc=f"round {finished + 1}/{self._rounds}",
@@ -107,6 +110,6 @@ class _Lines(Follower):
 
     def round_done(self, record: RoundRecord) -> None:
         seconds = record.seconds.total
-        left = tqdm.format_interval(round(seconds * (self._rounds - record.round)))
+        left = _Tqdm.format_interval(round(seconds * (self._rounds - record.round)))
         said = f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s"
         say(f"{said}  {left.removeprefix('0')} left")

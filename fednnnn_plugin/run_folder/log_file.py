@@ -14,9 +14,9 @@ from fednnnn_plugin.files import break_off
 def run_log() -> Iterator[Callable[[Path], None]]:
     """Hold back all log records from INFO on until what it yields names a file.
 
-    FedML's are among them. The process's own handlers get what they would get without it. A user's
-    module may have configured logging anew before a file is named: the package's loggers and this
-    are there again.
+    Of a logger with a level of its own they are from that on. FedML's are among them. The process's
+    own handlers get what they would get without it. A user's module may have configured logging
+    anew before a file is named: the package's loggers and this are there again.
     """
     root = logging.getLogger()
     level, handlers = root.level, list[logging.Handler]()
@@ -37,7 +37,8 @@ def run_log() -> Iterator[Callable[[Path], None]]:
                 handlers.append(handler)
                 handler.addFilter(shown)
             root.addHandler(records)
-            records.setLevel(min(level, logging.INFO) or logging.INFO)
+            # A root at NOTSET passes on everything; else the loggers' own levels decide.
+            records.setLevel(logging.NOTSET if level else logging.INFO)
             root.setLevel(min(level, logging.INFO))
         for name, logger in [*root.manager.loggerDict.items()]:
             if name.startswith("fednnnn_plugin") and isinstance(logger, logging.Logger):

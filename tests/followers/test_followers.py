@@ -43,6 +43,8 @@ def test_program_may_choose_how_processes_start_after_a_warning_is_shown() -> No
         "with warnings_shown():\n"
         "    logging.getLogger('fednnnn_plugin').warning('no GPU')\n"
         "multiprocessing.set_start_method('spawn')\n"
+        "from tqdm.auto import tqdm\n"
+        "assert not hasattr(tqdm, '_lock')\n"  # which the program's own bars choose
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stderr == "warning: no GPU\n"

@@ -189,6 +189,10 @@ def test_log_leaves_records_of_debugging_to_the_programs_handlers(
         root.setLevel(level)
     assert [record.message for record in caplog.records] == ["detail", "fact"]
     assert "detail" not in (tmp_path / "log").read_text()
+    with run_log() as write_to, caplog.at_level(logging.DEBUG, "mine"):
+        write_to(tmp_path / "log")
+        mine.debug("asked for")
+    assert "asked for" in (tmp_path / "log").read_text()
 
 
 class Unprintable:
