@@ -59,7 +59,7 @@ def test_best_round_of_an_earlier_version_stays(tiny: Tiny) -> None:
 
 
 def test_gpu_that_computes_no_more_is_one_line(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands is said; the second checkpoint cannot be read from the GPU."""
+    """It says after which round --resume continues; the GPU does not give the second checkpoint."""
     done, pack = [], run_writer.packed
 
     def packed(*given: Any) -> bytes:
